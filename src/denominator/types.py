@@ -141,7 +141,10 @@ def chunk_id(document_id: str, start: int, end: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One retrieved unit. For a run of documents `id == doc`. `tokens` only for unanchored chunks (text as sent)."""
+    """One retrieved unit. For a run of documents `id == doc`. `tokens` only for unanchored chunks (text as sent).
+
+    `rank` (from 1) is its place in the canonical order where a record keeps only some of the hits.
+    """
 
     id: str
     doc: str
@@ -150,6 +153,7 @@ class Hit:
     end: int | None = None
     header_tokens: int = 0
     tokens: int | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
