@@ -1,0 +1,100 @@
+"""What every reader does at the end: labels by declared option only, hashes, notes, one `Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from denominator.errors import ConfigError
+from denominator.readers.textfiles import Row, near
+from denominator.types import LABELS, Dataset, Document, Question
+
+Evaluate = Literal["retrieval", "abstention"]
+
+
+def label(row: Row, field: str, value: Any) -> str:
+    """One of the four labels exactly; null is `unlabelled`; anything else names the near label, never becomes it."""
+    if value is None:
+        return "unlabelled"
+    if isinstance(value, str) and value in LABELS:
+        return value
+    guess = near(value.strip().casefold(), LABELS) if isinstance(value, str) else None
+    raise row.error(
+        "unknown state (bad_label)",
+        field,
+        found=repr(value),
+        expected="one of " + ", ".join(LABELS),
+        fix=f"did you mean {guess!r}?" if guess else "",
+    )
+
+
+def has_gold(question: Question) -> bool:
+    """At least one evidence group or one positive grade."""
+    return bool(question.gold) or any(g > 0 for g in (question.grades or {}).values())
+
+
+def default_name(path: str | Path) -> str:
+    """A data set without a name is called as the folder that it lies in."""
+    folder = Path(path).expanduser().absolute().parent.name
+    return folder or "dataset"
+
+
+def check_evaluate(evaluate: str) -> None:
+    if evaluate not in get_args(Evaluate):
+        guess = near(str(evaluate), get_args(Evaluate))
+        hint = f" (did you mean {guess!r}?)" if guess else ""
+        raise ConfigError(f"evaluate is {evaluate!r}{hint}; allowed: {', '.join(get_args(Evaluate))}")
+
+
+def dataset(
+    documents: Iterable[Document],
+    questions: Iterable[Question],
+    *,
+    name: str,
+    assume_answerable: bool = False,
+    evaluate: Evaluate = "retrieval",
+    corpus: bool = True,
+    source: str = "",
+    notes: Sequence[str] = (),
+) -> Dataset:
+    """The finished data set. With `assume_answerable`, unlabelled questions that have gold become answerable.
+
+    Without a corpus (`corpus=False`) there is no corpus hash. Gold that is not in the corpus stays as it is and is
+    counted in a note: the ledger puts such a question in `needs_review` when no alternative of a group is there.
+    """
+    from denominator.fingerprint import corpus_hash, dataset_hash
+
+    docs, made, said = tuple(documents), tuple(questions), list(notes)
+    if assume_answerable:
+        before = made
+        made = tuple(
+            replace(q, answerability="answerable")
+            if q.answerability in (None, "unlabelled") and not q.needs_review and has_gold(q)
+            else q
+            for q in made
+        )
+        n = sum(a is not b for a, b in zip(before, made, strict=True))
+        said.append(f"assume_answerable: {n} unlabelled questions with gold are taken as answerable")
+    if corpus:
+        ids = {d.id for d in docs}
+        absent = {a.doc for q in made for g in q.gold for a in g if a.doc not in ids}
+        absent.update(d for q in made for d, grade in (q.grades or {}).items() if grade > 0 and d not in ids)
+        if absent:
+            shown = ", ".join(repr(i) for i in sorted(absent)[:5])
+            said.append(f"gold documents that are not in the corpus: {len(absent)} ({shown})")
+        blank = sum(not d.text.strip() and not (d.title or "").strip() for d in docs)
+        if blank:
+            said.append(f"documents without any text: {blank}")
+    return Dataset(
+        name=name,
+        documents=docs,
+        questions=made,
+        dataset_hash=dataset_hash(made),
+        corpus_hash=corpus_hash(docs) if corpus else None,
+        label_source="assumed" if assume_answerable else "labels",
+        evaluate=evaluate,
+        source=source,
+        notes=tuple(said),
+    )
