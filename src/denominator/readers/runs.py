@@ -1,0 +1,127 @@
+"""Recorded runs and answers: JSON lines of our own, or a TREC run; which one is decided by the content.
+
+A run line: `{"question_id", "hits": [{"id", "score"?, "doc"?, "start"?, "end"?}], "depth"?, "exhausted"?}` or
+`{"question_id", "error"}`. An answer line: `{"question_id", "answer"?, "abstained"?, "answerable"?}` or with `error`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from denominator.errors import InputError
+from denominator.readers import trec
+from denominator.readers.textfiles import Row, Seen, as_path, byte_lines, json_rows, kind
+from denominator.types import Answer, Hit, Result
+
+RUN_FIELDS = ("question_id", "hits", "error", "depth", "exhausted", "confidence", "no_confidence")
+HIT_FIELDS = ("id", "doc", "score", "start", "end", "header_tokens", "tokens", "rank", "text")
+ANSWER_FIELDS = ("question_id", "answer", "abstained", "answerable", "error")
+_RUN_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "results": "hits"}
+_ANSWER_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "text": "answer"}
+_HIT_NAMES = {"document_id": "doc", "doc_id": "doc"}
+
+Format = Literal["jsonl", "trec"]
+
+
+def sniff(path: str | Path) -> Format:
+    """`jsonl` if the first character that is no blank is `{`; a list over the whole file is refused."""
+    path = as_path(path)
+    for number, line in byte_lines(path):
+        text = line.strip()
+        if not text:
+            continue
+        if text.startswith(b"{"):
+            return "jsonl"
+        if text.startswith(b"["):
+            raise InputError(
+                "is a JSON list",
+                path=path,
+                line=number,
+                expected="JSON lines or TREC columns",
+                fix="write one object a line",
+            )
+        return "trec"
+    raise InputError("is empty", path=path, expected="JSON lines or TREC columns")
+
+
+def _hit(row: Row, item: Any) -> Hit:
+    if isinstance(item, str):
+        item = {"id": item}
+    if not isinstance(item, dict):
+        raise row.error("is no hit", found=kind(item), expected='an object {"id", "score"?, …}')
+    part = Row(item, row.path, row.line, row.where)
+    part.known(HIT_FIELDS, _HIT_NAMES)
+    identifier = part.identifier("id")
+    doc = part.identifier("doc") if item.get("doc") is not None else identifier
+    start, end = part.integer("start"), part.integer("end")
+    if (start is None) != (end is None):
+        raise part.error("is missing", "end" if end is None else "start", expected="start and end together, or neither")
+    if start is not None and end is not None and not 0 <= start < end:
+        raise part.error("is no span", "start", found=f"[{start}, {end})", expected="0 ≤ start < end")
+    header, tokens = part.integer("header_tokens"), part.integer("tokens")
+    for name, value in (("header_tokens", header), ("tokens", tokens)):
+        if value is not None and value < 0:
+            raise part.error("is negative", name, found=str(value), expected="a whole number of at least 0")
+    return Hit(identifier, doc, part.number("score"), start, end, header or 0, tokens)
+
+
+def read_run_jsonl(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
+    """Results by question in the order of the file, and notes. Errors: `InputError` with line and field."""
+    path = as_path(path)
+    results: dict[str, Result] = {}
+    seen = Seen("question")
+    repeated = 0
+    for line, values in json_rows(path):
+        row = Row(values, path, line)
+        row.known(RUN_FIELDS, _RUN_NAMES)
+        question = row.identifier("question_id")
+        seen.add(question, row, "question_id")
+        error = row.text("error", empty=False)
+        if error is None and values.get("hits") is None:
+            raise row.error("is missing", "hits", expected="a list of hits (empty if nothing was found), or an error")
+        hits = tuple(_hit(row.at({}, f"hits[{i}]"), item) for i, item in enumerate(row.items("hits")))
+        if error is not None and hits:
+            raise row.error("stands beside hits", "error", found=kind(error), expected="either hits or an error")
+        repeated += len(hits) - len({hit.id for hit in hits})
+        depth = row.integer("depth")
+        if depth is not None and depth < 1:
+            raise row.error("is not at least 1", "depth", found=str(depth), expected="how many hits were asked for")
+        results[question] = Result(
+            hits,
+            error,
+            depth,
+            row.flag("exhausted") or False,
+            row.number("confidence"),
+            row.flag("no_confidence") or False,
+        )
+    notes = [f"hits that were there twice for a question, the better place counts: {repeated}"] if repeated else []
+    return results, tuple(notes)
+
+
+def read_run(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
+    """A recorded run in either format; the first note says which was found."""
+    found = sniff(path)
+    results, notes = read_run_jsonl(path) if found == "jsonl" else trec.read_run(path)
+    return results, (f"run read as {'JSON lines' if found == 'jsonl' else 'a TREC run'}", *notes)
+
+
+def read_answers(path: str | Path) -> dict[str, Answer]:
+    """Recorded answers by question. A line says at least one of answer, abstained, answerable, error."""
+    path = as_path(path)
+    answers: dict[str, Answer] = {}
+    seen = Seen("question")
+    for line, values in json_rows(path):
+        row = Row(values, path, line)
+        row.known(ANSWER_FIELDS, _ANSWER_NAMES)
+        question = row.identifier("question_id")
+        seen.add(question, row, "question_id")
+        if not any(name in values for name in ANSWER_FIELDS[1:]):
+            raise row.error("says nothing", expected="at least one of answer, abstained, answerable, error")
+        answers[question] = Answer(
+            text=row.text("answer"),
+            flag=row.flag("abstained"),
+            structured=row.flag("answerable"),
+            error=row.text("error", empty=False),
+        )
+    return answers
