@@ -32,7 +32,7 @@ class MeasurementError(DenominatorError):
     def __init__(self, code: str, ids: Iterable[str] = (), message: str = "") -> None:
         self.code = code
         self.ids = tuple(sorted(str(i) for i in ids))
-        text = message or code.replace("_", " ")
+        text = self.message = message or code.replace("_", " ")
         super().__init__(f"[{code}] {text}" + (f": {listing(self.ids)}" if self.ids else ""))
 
 
