@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from denominator.eligibility import assume_answerable as mark_answerable
 from denominator.errors import ConfigError
 from denominator.readers.textfiles import Row, near
 from denominator.types import LABELS, Dataset, Document, Question
@@ -28,11 +28,6 @@ def label(row: Row, field: str, value: Any) -> str:
         expected="one of " + ", ".join(LABELS),
         fix=f"did you mean {guess!r}?" if guess else "",
     )
-
-
-def has_gold(question: Question) -> bool:
-    """At least one evidence group or one positive grade."""
-    return bool(question.gold) or any(g > 0 for g in (question.grades or {}).values())
 
 
 def default_name(path: str | Path) -> str:
@@ -69,12 +64,7 @@ def dataset(
     docs, made, said = tuple(documents), tuple(questions), list(notes)
     if assume_answerable:
         before = made
-        made = tuple(
-            replace(q, answerability="answerable")
-            if q.answerability in (None, "unlabelled") and not q.needs_review and has_gold(q)
-            else q
-            for q in made
-        )
+        made = mark_answerable(before)
         n = sum(a is not b for a, b in zip(before, made, strict=True))
         said.append(f"assume_answerable: {n} unlabelled questions with gold are taken as answerable")
     if corpus:

@@ -68,7 +68,7 @@ def _evidence(row: Row, item: Any, texts: Mapping[str, str] | None, unread: Coun
         raise row.error(
             "is no evidence", found=kind(item), expected="an object with document_id, or a list of alternatives"
         )
-    part = Row(item, row.path, row.line, row.where)
+    part = row.inside(item)
     other = part.known(EVIDENCE_FIELDS, _LAW_EVIDENCE)
     if unread is not None:
         unread.update(f"gold.{name}" for name in other)
@@ -205,6 +205,39 @@ def _joined(question: str, history: tuple[tuple[str, str], ...], who: bool | str
     return "\n".join([*turns, question])
 
 
+def question_of(
+    row: Row,
+    *,
+    texts: Mapping[str, str] | None = None,
+    text_required: bool = False,
+    cluster: str | None = None,
+    lang: str = "en",
+    lang_field: str = "lang",
+    join_history: bool | str = False,
+    unread: Counter[str] | None = None,
+) -> Question:
+    """One record of the native form as a question; every check of the format is here."""
+    identifier = row.identifier("id")
+    asked = row.text("question", required=text_required, empty=False)
+    history = _history(row)
+    language = _named(row, lang_field)
+    if language is not None and not (isinstance(language, str) and language):
+        raise row.error("is not a language", lang_field, found=kind(language), expected='a code such as "en"')
+    return Question(
+        id=identifier,
+        question=None if asked is None else _joined(asked, history, join_history),
+        answerability=label(row, "state", row.values.get("state")),
+        gold=_gold(row, texts, unread),
+        grades=_grades(row),
+        needs_review=row.flag("needs_review") or False,
+        tags=_slice(row),
+        cluster=_cluster(row, cluster) if cluster else None,
+        answers=_answers(row),
+        history=history,
+        lang=language or lang,
+    )
+
+
 def read_questions(
     path: str | Path,
     *,
@@ -228,26 +261,18 @@ def read_questions(
         other = row.known(fields, _LAW_NAMES)
         if unread is not None:
             unread.update(other)
-        identifier = row.identifier("id")
-        seen.add(identifier, row)
-        asked = row.text("question", required=text_required, empty=False)
-        history = _history(row)
-        language = _named(row, lang_field)
-        if language is not None and not (isinstance(language, str) and language):
-            raise row.error("is not a language", lang_field, found=kind(language), expected='a code such as "en"')
-        yield Question(
-            id=identifier,
-            question=None if asked is None else _joined(asked, history, join_history),
-            answerability=label(row, "state", values.get("state")),
-            gold=_gold(row, texts, unread),
-            grades=_grades(row),
-            needs_review=row.flag("needs_review") or False,
-            tags=_slice(row),
-            cluster=_cluster(row, cluster) if cluster else None,
-            answers=_answers(row),
-            history=history,
-            lang=language or lang,
+        question = question_of(
+            row,
+            texts=texts,
+            text_required=text_required,
+            cluster=cluster,
+            lang=lang,
+            lang_field=lang_field,
+            join_history=join_history,
+            unread=unread,
         )
+        seen.add(question.id, row)
+        yield question
 
 
 def unread_note(unread: Mapping[str, int]) -> Iterable[str]:

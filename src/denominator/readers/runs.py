@@ -50,7 +50,7 @@ def _hit(row: Row, item: Any) -> Hit:
         item = {"id": item}
     if not isinstance(item, dict):
         raise row.error("is no hit", found=kind(item), expected='an object {"id", "score"?, …}')
-    part = Row(item, row.path, row.line, row.where)
+    part = row.inside(item)
     part.known(HIT_FIELDS, _HIT_NAMES)
     identifier = part.identifier("id")
     doc = part.identifier("doc") if item.get("doc") is not None else identifier

@@ -10,6 +10,7 @@ import difflib
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -89,8 +90,8 @@ def open_bytes(path: str | Path) -> io.BufferedIOBase:
     return raw
 
 
-def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines (from 1) without their ends and without a byte-order mark; an empty file is an error."""
+def byte_lines(path: str | Path, *, ends: bool = False) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines (from 1) without a byte-order mark and, unless `ends`, without their ends; empty is an error."""
     path = as_path(path)
     number, empty = 0, True
     with open_bytes(path) as file:
@@ -106,7 +107,8 @@ def byte_lines(path: str | Path) -> Iterator[tuple[int, bytes]]:
                         line = line[len(_BOM) :]
                     if b"\0" in line[:200]:
                         raise InputError("holds NUL bytes", path=path, line=1, expected=UTF8, fix=RESAVE)
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                if not ends:
+                    line = line.removesuffix(b"\n").removesuffix(b"\r")
                 empty = empty and not line.strip()
                 yield number, line
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -221,12 +223,26 @@ def kind(value: Any) -> str:
 
 
 class Row:
-    """One record with its place, so that every check can name file, line and field."""
+    """One record with its place, so that every check can name file, line and field.
 
-    __slots__ = ("line", "path", "values", "where")
+    `where` is the way to a record inside another (`gold[0].`), `nth` the row of a table (from 1, without the
+    header), `names` what a field of ours is called in the file.
+    """
 
-    def __init__(self, values: Mapping[str, Any], path: Path, line: int | None, where: str = "") -> None:
+    __slots__ = ("line", "names", "nth", "path", "values", "where")
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        path: Path,
+        line: int | None,
+        *,
+        where: str = "",
+        nth: int | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self.values, self.path, self.line, self.where = values, path, line, where
+        self.nth, self.names = nth, names or {}
 
     def error(
         self, message: str, field: str | None = None, found: object = None, expected: str | None = None, fix: str = ""
@@ -235,8 +251,11 @@ class Row:
             field = self.where + field
         elif self.where:
             field = self.where.rstrip(".")
+        if field is not None and self.names:
+            first = re.split(r"[.\[]", field, maxsplit=1)[0]
+            field = self.names.get(first, first) + field[len(first) :]
         return InputError(
-            message,
+            message if self.nth is None else f"{message} (row {self.nth})",
             path=self.path,
             line=self.line,
             field=field,
@@ -247,7 +266,11 @@ class Row:
 
     def at(self, values: Mapping[str, Any], where: str) -> Row:
         """A record inside this one."""
-        return Row(values, self.path, self.line, f"{self.where}{where}.")
+        return Row(values, self.path, self.line, where=f"{self.where}{where}.", nth=self.nth, names=self.names)
+
+    def inside(self, values: Mapping[str, Any]) -> Row:
+        """Other values at the same place."""
+        return Row(values, self.path, self.line, where=self.where, nth=self.nth, names=self.names)
 
     def known(self, fields: Iterable[str], renamed: Mapping[str, str] | None = None) -> list[str]:
         """Fields that nobody reads. One that looks like a misspelt name of ours is an error."""
@@ -340,7 +363,7 @@ class Seen:
         self.lines: dict[str, int | str] = {}
 
     def add(self, identifier: str, row: Row, field: str = "id", place: int | str | None = None) -> None:
-        here = place if place is not None else (row.line or row.where)
+        here = place if place is not None else row.line or (f"row {row.nth}" if row.nth else row.where)
         if identifier in self.lines:
             first = self.lines[identifier]
             at = f"line {first}" if isinstance(first, int) else first
