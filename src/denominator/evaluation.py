@@ -246,7 +246,7 @@ def evaluate(
     statuses = statuses_of(states, run)
     if abstention_only and answers is not None:
         statuses = _answer_statuses(states, answers)
-    _check_ledger(questions, states, statuses, plan, corpus_ids, label_source)
+    _check_ledger(questions, states, statuses, plan=plan, corpus_ids=corpus_ids, label_source=label_source)
     ordered = sorted(questions, key=lambda q: q.id)
     if not abstention_only:
         check_depth(max(plan.ks), run.depth)
@@ -301,6 +301,7 @@ def _check_ledger(
     questions: Sequence[Question],
     states: Mapping[str, State],
     statuses: Mapping[str, Status],
+    *,
     plan: Plan,
     corpus_ids: Collection[str] | None,
     label_source: str,
@@ -409,27 +410,22 @@ def ledger_of(outcomes: Sequence[Outcome], plan: Plan, label_source: str = "labe
 def _estimate(name: str, outcomes: Sequence[Outcome], plan: Plan, empty: str) -> Estimate:
     """The mean of one metric over these outcomes, all of them eligible: undefined for one is undefined for all."""
     parsed = parse_metric(name)
-    about = {"k": parsed.k, "level": parsed.level}
+    k, level = parsed.k, parsed.level
     values = []
     for outcome in outcomes:
         value = outcome.values.get(name)
         if value is None:
             reason = outcome.reasons.get(name, "no_spans" if parsed.level in {"L4", "L5"} else empty)
-            return Estimate(None, len(outcomes), reason, aggregation=plan.aggregation, **about)  # type: ignore[arg-type]
+            return Estimate(None, len(outcomes), reason, k=k, level=level, aggregation=plan.aggregation)
         values.append(value)
     clusters = None
     if plan.cluster is not None:
         clusters = [o.cluster for o in outcomes]
     if plan.aggregation == "micro" and parsed.family.removeprefix("slot_").removeprefix("chunk_") == "recall":
         groups = [o.groups for o in outcomes]
-        return estimate_micro(values, groups, clusters=clusters, alpha=plan.alpha, reason=empty, **about)  # type: ignore[arg-type]
+        return estimate_micro(values, groups, clusters=clusters, alpha=plan.alpha, k=k, level=level, reason=empty)
     return estimate_mean(
-        values,
-        clusters=clusters,
-        alpha=plan.alpha,
-        reason=empty,
-        rate=is_rate(name),
-        **about,  # type: ignore[arg-type]
+        values, clusters=clusters, alpha=plan.alpha, k=k, level=level, reason=empty, rate=is_rate(name)
     )
 
 
@@ -469,14 +465,10 @@ def summarize(
     recall = audit_metric(plan)
     empty = "abstention_only" if plan.evaluate == "abstention" else "no_eligible"
     names = dict.fromkeys((headline, *ranked_names(plan), *span_names(plan)))
-    metrics = {
-        name: Estimate(
-            None, 0 if plan.evaluate == "abstention" else len(eligible), empty, level=parse_metric(name).level
-        )
-        if plan.evaluate == "abstention"
-        else _estimate(name, eligible, plan, empty)
-        for name in names
-    }
+    if plan.evaluate == "abstention":
+        metrics = {n: Estimate(None, 0, empty, k=parse_metric(n).k, level=parse_metric(n).level) for n in names}
+    else:
+        metrics = {n: _estimate(n, eligible, plan, empty) for n in names}
     tags = slice_tags(outcomes, plan) if plan.evaluate == "retrieval" else ()
     slices: dict[str, dict[str, dict[str, Estimate]]] = {}
     for tag in tags:
