@@ -1,0 +1,453 @@
+"""Content-addressed stages on disk: what was computed once from the same content is read, not computed again.
+
+An entry is a folder `<root>/<first two hex digits>/<key>` of `.npy` arrays (memory-mapped when read), `.jsonl` lists
+and one `meta.json`. The key is a hash of what the result depends on: stage and its code version, parameters, hashes of
+the inputs, library and model versions; never a path or a name. Folders appear by one rename, so an entry is whole or
+absent. Checksums are verified the first time that a process reads an entry; a damaged one is reported once with its
+path and computed again. One process computes, the others wait for it. A folder that cannot be written is used as far
+as it is warm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+import warnings
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from denominator.errors import ConfigError
+from denominator.fingerprint import canonical, sha
+
+FORMAT = 1
+Array = npt.NDArray[Any]
+T = TypeVar("T")
+
+
+class CacheWarning(UserWarning):
+    """Something about the cache that a person should know; results are not affected."""
+
+
+def describe(part: Any) -> Any:
+    """What a part is, as plain JSON: class, code version, fields. This is what keys are made of.
+
+    A class outside this package has no code version that we keep, so the hash of its source stands for it;
+    a `version` attribute is taken as well. Functions are known by name and source.
+    """
+    if part is None or isinstance(part, (bool, int, float, str)):
+        return part
+    if isinstance(part, os.PathLike):
+        return str(part)
+    if isinstance(part, Mapping):
+        return {str(k): describe(v) for k, v in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [describe(v) for v in part]
+    if isinstance(part, (set, frozenset)):
+        return sorted((describe(v) for v in part), key=canonical)
+    kind = part if isinstance(part, type) or (callable(part) and hasattr(part, "__qualname__")) else type(part)
+    module = getattr(kind, "__module__", "")
+    known: dict[str, Any] = {"part": f"{module}.{getattr(kind, '__qualname__', kind)}"}
+    for name in ("code", "version"):
+        value = getattr(part, name, None)
+        if isinstance(value, (int, str)):
+            known[name] = value
+    if module.split(".")[0] != __name__.split(".")[0]:
+        known["source"] = _source_hash(kind)
+    if is_dataclass(part) and not isinstance(part, type):
+        hidden = set(getattr(part, "not_in_key", ()))
+        known["fields"] = {f.name: describe(getattr(part, f.name)) for f in fields(part) if f.name not in hidden}
+    elif hasattr(part, "__dict__") and kind is not part:
+        known["fields"] = {k: describe(v) for k, v in vars(part).items() if not k.startswith("_")}
+    return known
+
+
+def _source_hash(kind: Any) -> str | None:
+    import inspect
+
+    try:
+        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:16]
+    except (OSError, TypeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a stage computes: arrays, lists of JSON values, and small facts."""
+
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    lists: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A stage's result with its history. `cached` says that this call did not compute it."""
+
+    key: str
+    stage: str
+    arrays: Mapping[str, Array]
+    lists: Mapping[str, Sequence[Any]]
+    facts: Mapping[str, Any]
+    seconds_computed: float
+    cached: bool
+    bytes: int
+    seconds_now: float = 0.0
+
+    def __getitem__(self, name: str) -> Array:
+        return self.arrays[name]
+
+
+@dataclass(frozen=True, slots=True)
+class EntryInfo:
+    """One line of the cache's listing. Times are seconds since the epoch."""
+
+    key: str
+    stage: str
+    what: str
+    bytes: int
+    created: float
+    used: float
+    seconds_computed: float
+    path: Path
+
+
+class _Damaged(Exception):  # noqa: N818
+    pass
+
+
+class Cache:
+    """A folder of entries and a bounded memory of those that this process used.
+
+    `memory_bytes` bounds what is kept in memory (least recently used goes first). `root=None`: memory only.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None, *, memory_bytes: int = 512 * 2**20) -> None:
+        self.root = None if root is None else Path(root)
+        self.memory_bytes = memory_bytes
+        self.writable = self.root is not None
+        self._entries: OrderedDict[str, Entry] = OrderedDict()
+        self._objects: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._warned: set[str] = set()
+        self._nested: list[float] = []
+        if self.root is not None and self.root.exists() and not self.root.is_dir():
+            raise ConfigError(f"the cache must be a folder, but {self.root} is a file; move it or set another `out`")
+
+    # -------------------------------------------------------------- use
+
+    def get(self, key: str) -> Entry | None:
+        """The entry from memory or disk, None when there is none. Damage is reported and counts as none."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+            return self._entries[key]
+        entry = self._read(key)
+        if entry is not None:
+            self._remember(entry)
+        return entry
+
+    def stage(self, stage: str, inputs: Mapping[str, Any], compute: Callable[[], Payload], what: str = "") -> Entry:
+        """The entry for these inputs, computed when it is not there. `what` is the line that a listing shows.
+
+        The seconds recorded are the stage's own: stages that `compute` asks for are counted with themselves.
+        Safe for several processes: one computes, the others wait and then read.
+        """
+        key = self.key(stage, inputs)
+        clock = time.perf_counter()
+        self._nested.append(0.0)
+        try:
+            entry = self.get(key)
+            if entry is None:
+                with self._lock(key):
+                    entry = self.get(key)  # another process may have been faster
+                    if entry is None:
+                        started, before = time.perf_counter(), self._nested[-1]
+                        payload = compute()
+                        own = time.perf_counter() - started - (self._nested[-1] - before)
+                        entry = self._write(key, stage, what, payload, own)
+                        self._remember(entry)
+        finally:
+            spent = time.perf_counter() - clock
+            inner = self._nested.pop()
+            if self._nested:
+                self._nested[-1] += spent
+        return replace(entry, seconds_now=spent - inner)
+
+    @staticmethod
+    def key(stage: str, inputs: Mapping[str, Any]) -> str:
+        return sha({"format": FORMAT, "stage": stage, "inputs": inputs})
+
+    def once(self, key: str, make: Callable[[], T], nbytes: int = 0) -> T:
+        """An object that lives in memory only (a loaded model, an opened index), bounded together with the entries."""
+        if key in self._objects:
+            self._objects.move_to_end(key)
+            found: T = self._objects[key][0]
+            return found
+        made = make()
+        self._objects[key] = (made, nbytes)
+        self._shrink()
+        return made
+
+    def _remember(self, entry: Entry) -> None:
+        self._entries[entry.key] = replace(entry, cached=True)
+        self._entries.move_to_end(entry.key)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        def held() -> int:
+            return sum(e.bytes for e in self._entries.values()) + sum(n for _, n in self._objects.values())
+
+        while held() > self.memory_bytes and len(self._entries) > 1:
+            self._entries.popitem(last=False)
+        while held() > self.memory_bytes and len(self._objects) > 1:
+            self._objects.popitem(last=False)
+
+    # -------------------------------------------------------------- disk
+
+    def path(self, key: str) -> Path:
+        assert self.root is not None
+        return self.root / key[:2] / key
+
+    def _read(self, key: str) -> Entry | None:
+        if self.root is None:
+            return None
+        folder = self.path(key)
+        try:
+            raw = (folder / "meta.json").read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            if folder.is_dir():
+                self._drop(folder, "meta.json is missing")
+            return None
+        except OSError as error:
+            self._warn(f"cache entry {folder} cannot be read ({error}), computed again")
+            return None
+        try:
+            entry = self._parse(folder, key, raw)
+        except FileNotFoundError:
+            if folder.is_dir():  # otherwise it was pruned this moment
+                self._drop(folder, "a file is missing")
+            return None
+        except (_Damaged, ValueError, KeyError, TypeError, OSError) as error:
+            self._drop(folder, str(error))
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # last use, for pruning
+        return entry
+
+    def _parse(self, folder: Path, key: str, raw: bytes) -> Entry:
+        try:
+            meta = json.loads(raw)
+        except ValueError:
+            raise _Damaged("meta.json is not JSON") from None
+        body = {k: v for k, v in meta.items() if k != "check"}
+        if meta.get("check") != sha(body) or meta["key"] != key:
+            raise _Damaged("meta.json does not match its checksum")
+        arrays: dict[str, Array] = {}
+        lists: dict[str, list[Any]] = {}
+        total = 0
+        for name, expected in meta["files"].items():
+            path = folder / name
+            size = path.stat().st_size
+            if size != expected["bytes"]:
+                raise _Damaged(f"{name} has {size} bytes, {expected['bytes']} were written")
+            if _crc(path) != expected["crc32"]:
+                raise _Damaged(f"{name} does not match its checksum")
+            total += size
+            stem = name.rsplit(".", 1)[0]
+            if name.endswith(".npy"):
+                arrays[stem] = (
+                    np.load(path, mmap_mode="r", allow_pickle=False)
+                    if expected["mapped"]
+                    else np.load(path, allow_pickle=False)
+                )
+            else:
+                lists[stem] = [json.loads(line) for line in path.read_text("utf-8", "surrogatepass").split("\n")[:-1]]
+        return Entry(key, meta["stage"], arrays, lists, meta["facts"], float(meta["seconds"]), True, total)
+
+    def _write(self, key: str, stage: str, what: str, payload: Payload, seconds: float) -> Entry:
+        arrays = {name: np.ascontiguousarray(array) for name, array in payload.arrays.items()}
+        lists = {name: list(values) for name, values in payload.lists.items()}
+        facts = dict(payload.facts)
+        size = sum(a.nbytes for a in arrays.values()) + sum(64 * len(v) for v in lists.values())
+        entry = Entry(key, stage, arrays, lists, facts, seconds, False, size)
+        if not self.writable or self.root is None:
+            return entry
+        scratch = self.root / "tmp" / f"{key[:16]}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        try:
+            scratch.mkdir(parents=True)
+            files: dict[str, Any] = {}
+            for name, array in arrays.items():
+                path = scratch / f"{name}.npy"
+                with path.open("wb") as out:
+                    np.save(out, array, allow_pickle=False)
+                    _flush(out)
+                # An empty or tiny file is not worth a memory map (an empty one cannot be mapped at all).
+                files[path.name] = {
+                    "bytes": path.stat().st_size,
+                    "crc32": _crc(path),
+                    "mapped": array.nbytes >= 1 << 16,
+                }
+            for name, values in lists.items():
+                path = scratch / f"{name}.jsonl"
+                with path.open("wb") as out:
+                    out.writelines((canonical(value) + "\n").encode("utf-8", "surrogatepass") for value in values)
+                    _flush(out)
+                files[path.name] = {"bytes": path.stat().st_size, "crc32": _crc(path)}
+            meta = {
+                "key": key,
+                "stage": stage,
+                "what": what,
+                "created": time.time(),
+                "seconds": seconds,
+                "facts": facts,
+                "files": files,
+            }
+            with (scratch / "meta.json").open("wb") as out:
+                out.write((canonical(meta | {"check": sha(meta)}) + "\n").encode("utf-8", "surrogatepass"))
+                _flush(out)
+            target = self.path(key)
+            target.parent.mkdir(exist_ok=True)
+            try:
+                scratch.rename(target)
+            except OSError:
+                if not (target / "meta.json").exists():
+                    raise
+                shutil.rmtree(scratch, ignore_errors=True)  # another process wrote the same content first
+            else:
+                _flush_folder(target.parent)
+        except OSError as error:
+            shutil.rmtree(scratch, ignore_errors=True)
+            self._read_only(error)
+        return entry
+
+    def _drop(self, folder: Path, why: str) -> None:
+        self._warn(f"cache entry unreadable, recomputed: {folder} ({why})")
+        assert self.root is not None
+        away = self.root / "tmp" / f"damaged.{uuid.uuid4().hex}"
+        try:
+            away.parent.mkdir(exist_ok=True)
+            folder.rename(away)
+            shutil.rmtree(away, ignore_errors=True)
+        except OSError as error:
+            self._warn(f"the damaged cache entry {folder} cannot be removed ({error.strerror or error})")
+
+    @contextlib.contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        lock = None
+        if self.writable and self.root is not None:
+            import filelock
+
+            path = self.root / "locks" / f"{key}.lock"
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock = filelock.FileLock(path)
+                lock.acquire()
+            except OSError as error:
+                lock = None
+                self._read_only(error)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                # Whoever waits on the removed file looks for the entry again before it computes: at worst the same
+                # content is computed twice, and the rename still lets only one of them in.
+                with contextlib.suppress(OSError):
+                    Path(lock.lock_file).unlink()
+                lock.release()
+
+    def _read_only(self, error: OSError) -> None:
+        self.writable = False
+        self._warn(
+            f"nothing can be written to the cache {self.root} ({error.strerror or error}); "
+            "warm entries are used, new ones are computed and not kept",
+            "write",
+        )
+
+    def _warn(self, text: str, once: str | None = None) -> None:
+        if (once or text) not in self._warned:
+            self._warned.add(once or text)
+            warnings.warn(text, CacheWarning, stacklevel=4)
+
+    # -------------------------------------------------------------- housekeeping
+
+    def entries(self) -> list[EntryInfo]:
+        """Everything that is on disk, ordered by key. Unreadable entries are listed as stage `damaged`."""
+        found = []
+        for folder in self._folders():
+            try:
+                meta = json.loads((folder / "meta.json").read_bytes())
+                size = sum(f["bytes"] for f in meta["files"].values())
+                used = folder.stat().st_mtime
+                found.append(
+                    EntryInfo(
+                        folder.name, meta["stage"], meta["what"], size, meta["created"], used, meta["seconds"], folder
+                    )
+                )
+            except (OSError, ValueError, KeyError, TypeError):
+                with contextlib.suppress(OSError):
+                    size, used = sum(p.stat().st_size for p in folder.iterdir()), folder.stat().st_mtime
+                    found.append(EntryInfo(folder.name, "damaged", "", size, used, used, 0.0, folder))
+        return found
+
+    def _folders(self) -> list[Path]:
+        if self.root is None or not self.root.is_dir():
+            return []
+        return sorted(p for p in self.root.glob("[0-9a-f][0-9a-f]/*") if p.is_dir())
+
+    def prune(
+        self, *, older_than: float | None = None, max_bytes: int | None = None, now: float | None = None
+    ) -> list[EntryInfo]:
+        """Removes entries unused for `older_than` seconds, then the least recently used until `max_bytes` are left.
+
+        Damaged entries and what a killed process left in `tmp` for over an hour go too. Returns what was removed.
+        """
+        moment = time.time() if now is None else now
+        kept = sorted(self.entries(), key=lambda e: (e.used, e.key))
+        total = sum(e.bytes for e in kept)
+        removed = []
+        for entry in kept:
+            old = older_than is not None and moment - entry.used > older_than
+            full = max_bytes is not None and total > max_bytes
+            if old or full or entry.stage == "damaged":
+                shutil.rmtree(entry.path, ignore_errors=True)
+                self._entries.pop(entry.key, None)
+                total -= entry.bytes
+                removed.append(entry)
+        if self.root is not None:
+            for stale in sorted((self.root / "tmp").glob("*")):
+                with contextlib.suppress(OSError):
+                    if moment - stale.stat().st_mtime > 3600:
+                        shutil.rmtree(stale, ignore_errors=True)
+        return removed
+
+
+def _crc(path: Path) -> int:
+    """CRC-32: the guard is against accidents (cut files, flipped bits), and it reads 2 GB/s."""
+    value = 0
+    with path.open("rb") as source:
+        while block := source.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _flush(out: Any) -> None:
+    out.flush()
+    os.fsync(out.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
