@@ -13,15 +13,9 @@ from pathlib import Path
 
 from denominator.errors import InputError
 from denominator.readers.build import dataset
-from denominator.readers.textfiles import Row, Seen, as_path, json_rows, near
+from denominator.readers.textfiles import Row, Seen, as_path, json_rows, near, one_of
 from denominator.readers.trec import read_qrels
 from denominator.types import Dataset, Document, Question
-
-
-def _one_of(folder: Path, name: str) -> Path:
-    """The file, or the same with `.gz`; if neither is there, reading the first says so."""
-    plain, packed = folder / name, folder / f"{name}.gz"
-    return packed if packed.is_file() and not plain.is_file() else plain
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
@@ -69,7 +63,7 @@ def load(
             fix=f"did you mean {guess!r}?" if guess else None,
         )
     grades, notes = read_qrels(qrels, min_grade=min_grade)
-    queries = _one_of(folder, "queries.jsonl")
+    queries = one_of(folder, "queries.jsonl")
     texts = read_queries(queries)
     absent = sorted(set(grades) - set(texts))
     if absent:
@@ -84,7 +78,7 @@ def load(
     if len(texts) > len(grades):
         said.append(f"queries without a judgement in the split {split!r}, left out: {len(texts) - len(grades)}")
     return dataset(
-        read_corpus(_one_of(folder, "corpus.jsonl")),
+        read_corpus(one_of(folder, "corpus.jsonl")),
         [Question(i, texts[i], "unlabelled", grades=mine) for i, mine in grades.items()],
         name=name or folder.absolute().name,
         assume_answerable=assume_answerable,

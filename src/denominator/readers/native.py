@@ -20,7 +20,7 @@ from typing import Any
 
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import Evaluate, check_evaluate, dataset, default_name, label
-from denominator.readers.textfiles import Row, Seen, as_path, json_rows, kind
+from denominator.readers.textfiles import Row, Seen, as_path, json_rows, kind, one_of
 from denominator.types import Dataset, Document, Evidence, Group, Question
 
 DOCUMENT_FIELDS = ("id", "text", "title", "domain")  # the last is known, nothing reads it
@@ -330,10 +330,14 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Documents and questions as JSON lines; relative paths are read from the folder of the call."""
+    """Documents and questions as JSON lines; relative paths are read from the folder of the call.
 
-    questions: str
+    `folder` alone means its `questions.jsonl` and, where it is there, `corpus.jsonl` (either may be packed as `.gz`).
+    """
+
+    questions: str = ""
     corpus: str | None = None
+    folder: str = ""
     name: str = ""
     assume_answerable: bool = False
     cluster: str | None = None
@@ -342,10 +346,22 @@ class Native:
     lang: str = "en"
     lang_field: str = "lang"
 
+    def __post_init__(self) -> None:
+        if not (self.questions or self.folder):
+            raise ConfigError("a data set needs questions=FILE (and corpus=FILE), or folder=FOLDER that holds both")
+        check_evaluate(self.evaluate)
+
     def load(self) -> Dataset:
+        corpus: str | Path | None = self.corpus
+        questions: str | Path = self.questions
+        if not questions:
+            questions = one_of(as_path(self.folder), "questions.jsonl")
+            beside = one_of(as_path(self.folder), "corpus.jsonl")
+            if corpus is None and beside.is_file():
+                corpus = beside
         return load(
-            self.corpus,
-            self.questions,
+            corpus,
+            questions,
             name=self.name,
             assume_answerable=self.assume_answerable,
             cluster=self.cluster,

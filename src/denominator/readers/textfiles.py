@@ -49,6 +49,12 @@ def _near(word: str, choices: tuple[str, ...], cutoff: float) -> str | None:
     return found[0] if found else None
 
 
+def one_of(folder: Path, name: str) -> Path:
+    """The file, or the same with `.gz`; if neither is there, the plain name, so that reading it says so."""
+    plain, packed = folder / name, folder / f"{name}.gz"
+    return packed if packed.is_file() and not plain.is_file() else plain
+
+
 def _absent(path: Path) -> InputError:
     folder = path.parent
     if not folder.is_dir():
