@@ -267,19 +267,29 @@ def _abstention_lines(report: ScoreReport) -> list[str]:
     return [*lines, *_columns([_estimate_row(name, e) for name, e in rows])]
 
 
-def audit_lines(audit: AuditReport) -> list[str]:
-    """What each convention would have reported, how far off that is, and who does it."""
+def audit_lines(audit: AuditReport, *, tools: bool = False) -> list[str]:
+    """What each convention would have reported and how far off that is; with `tools` also who does it."""
     share = "" if audit.u is None else f", {audit.empty} of {audit.seen} gold lists empty"
     lines = [f"audit of {audit.metric}: corrected {_number(audit.r)} over n = {audit.n}{share}"]
     if audit.reason is not None:
         lines[0] += f" ({audit.reason})"
     if not audit.conventions:
         return lines
-    rows = [["convention", "reports", "n", "inflation", "who does it"]]
-    for c in audit.conventions:
-        off = DASH if c.inflation is None else f"{c.inflation:+.4f}"
-        rows.append([c.name, _number(c.reported), str(c.n), off, "; ".join(t.name for t in c.tools)])
-    return [*lines, *_columns(rows)]
+    rows = [[c.name, _number(c.reported), str(c.n), _signed(c.inflation)] for c in audit.conventions]
+    lines += _columns([["convention", "reports", "n", "inflation"], *rows])
+    if audit.inflation is not None:
+        lines.append(
+            f"  empty_is_one is off by {_signed(audit.inflation)} = {_signed(audit.from_empty)} from empty lists, "
+            f"{_signed(audit.from_labels)} from labels"
+        )
+    if tools:
+        for c in audit.conventions:
+            lines += [f"  {c.name}:", *(f"    {t.name}{f' ({t.note})' if t.note else ''} [{t.how}]" for t in c.tools)]
+    return lines
+
+
+def _signed(value: float | None) -> str:
+    return DASH if value is None else f"{value:+.4f}"
 
 
 _ESTIMATE_COLUMNS = tuple(Estimate(None, 0).as_dict())
@@ -477,8 +487,9 @@ def run_audit(args: argparse.Namespace) -> int:
         sys.stdout.write(dumps(result.as_dict()) + "\n")
         return 0
     lines = _ledger_lines(result.report)
-    for one in result.audits.values():
-        lines += ["", *audit_lines(one)]
+    last = len(result.audits) - 1
+    for i, one in enumerate(result.audits.values()):
+        lines += ["", *audit_lines(one, tools=i == last)]  # who does it is the same for every K
     lines += ["", *(f"note: {note}" for note in result.report.notes)]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0

@@ -23,8 +23,9 @@ PLAIN = frozenset({".txt", ".text", ".md", ".markdown", ".rst"})
 HTML = frozenset({".html", ".htm", ".xhtml"})
 _HIDDEN = frozenset({"script", "style", "template", "noscript", "head", "svg"})
 _BLOCKS = frozenset(
-    "address article aside blockquote br dd div dl dt fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 header "
-    "hr li main nav ol p pre section table tbody td tfoot th thead tr ul".split()
+    {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption", "figure"}
+    | {"footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre"}
+    | {"section", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul"}
 )
 
 
@@ -65,10 +66,10 @@ class _Visible(HTMLParser):
 
 
 def html_text(page: str) -> tuple[str, str | None]:
-    """The visible text of a page and its title. Runs of blanks become one, runs of blank lines too.
+    r"""The visible text of a page and its title. Runs of blanks become one, runs of blank lines too.
 
     >>> html_text("<title>T</title><p>One  &amp; two</p><script>x</script><p>three")
-    ('One & two\\n\\nthree', 'T')
+    ('One & two\n\nthree', 'T')
     """
     parser = _Visible()
     parser.feed(page)

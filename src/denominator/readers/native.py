@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ QUESTION_FIELDS = (
     "evidence",
 )
 EVIDENCE_FIELDS = ("document_id", "start", "end", "text", "whole")
+MOST_OFFSET = 2**40
+"""No text is that long; a larger offset is a slip, and would not fit where offsets are added up."""
+MOST_GRADE = 1_000_000
 _LAW_NAMES = {"answerability": "state", "tags": "slice"}
 _LAW_EVIDENCE = {"doc": "document_id", "doc_id": "document_id", "docid": "document_id"}
 
@@ -82,7 +86,7 @@ def _evidence(row: Row, item: Any, texts: Mapping[str, str] | None, unread: Coun
         return Evidence(doc, whole=whole)
     if whole:
         raise part.error("contradicts start and end", "whole", expected="either a span or the whole document")
-    if start < 0 or end < start:
+    if start < 0 or end < start or end > MOST_OFFSET:
         raise part.error(
             "is out of range (span_out_of_range)", "start", found=f"[{start}, {end})", expected="0 ≤ start < end"
         )
@@ -139,6 +143,8 @@ def _grades(row: Row) -> dict[str, int] | None:
         grade = inside.integer(doc)
         if grade is None:
             raise inside.error("is null", doc, expected="a whole number")
+        if abs(grade) > MOST_GRADE:
+            raise inside.error("is out of range", doc, found=str(grade)[:40], expected=f"at most {MOST_GRADE}")
         grades[doc] = grade
     return grades
 
@@ -168,7 +174,9 @@ def _slice(row: Row) -> dict[str, Any]:
     tags = row.mapping("slice")
     for name, value in tags.items():
         plain = value if isinstance(value, list) else [value]
-        if not all(v is None or isinstance(v, (str, int, float, bool)) for v in plain):
+        if not all(
+            v is None or isinstance(v, (str, int, bool)) or (isinstance(v, float) and isfinite(v)) for v in plain
+        ):
             raise row.error(
                 "cannot be grouped by", f"slice.{name}", found=kind(value),
                 expected="a text, a number, true/false or a list of texts",

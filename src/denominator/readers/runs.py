@@ -11,12 +11,14 @@ from typing import Any, Literal
 
 from denominator.errors import InputError
 from denominator.readers import trec
+from denominator.readers.native import MOST_OFFSET
 from denominator.readers.textfiles import Row, Seen, as_path, byte_lines, json_rows, kind
 from denominator.types import Answer, Hit, Result
 
 RUN_FIELDS = ("question_id", "hits", "error", "depth", "exhausted", "confidence", "no_confidence")
 HIT_FIELDS = ("id", "doc", "score", "start", "end", "header_tokens", "tokens", "rank", "text")
 ANSWER_FIELDS = ("question_id", "answer", "abstained", "answerable", "error")
+MOST_TOKENS = 2**31 - 1
 _RUN_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "results": "hits"}
 _ANSWER_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "text": "answer"}
 _HIT_NAMES = {"document_id": "doc", "doc_id": "doc"}
@@ -57,12 +59,12 @@ def _hit(row: Row, item: Any) -> Hit:
     start, end = part.integer("start"), part.integer("end")
     if (start is None) != (end is None):
         raise part.error("is missing", "end" if end is None else "start", expected="start and end together, or neither")
-    if start is not None and end is not None and not 0 <= start < end:
+    if start is not None and end is not None and not 0 <= start < end <= MOST_OFFSET:
         raise part.error("is no span", "start", found=f"[{start}, {end})", expected="0 ≤ start < end")
     header, tokens = part.integer("header_tokens"), part.integer("tokens")
     for name, value in (("header_tokens", header), ("tokens", tokens)):
-        if value is not None and value < 0:
-            raise part.error("is negative", name, found=str(value), expected="a whole number of at least 0")
+        if value is not None and not 0 <= value <= MOST_TOKENS:
+            raise part.error("is out of range", name, found=str(value)[:40], expected=f"0 to {MOST_TOKENS}")
     return Hit(identifier, doc, part.number("score"), start, end, header or 0, tokens)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import dataset, default_name
+from denominator.readers.native import MOST_GRADE
 from denominator.readers.textfiles import as_path, byte_lines, decode
 from denominator.types import Dataset, Hit, Question, Result
 
@@ -99,14 +100,14 @@ def read_qrels(path: str | Path, *, min_grade: int = 1) -> tuple[dict[str, dict[
                 expected=f"{width} as in line {first} ({_TREC if width == 4 else _BEIR})",
             )
         grade = _whole(fields[-1])
-        if grade is None:
+        if grade is None or abs(grade) > MOST_GRADE:
             raise InputError(
-                "is not a whole number",
+                "is not a whole number" if grade is None else "is out of range",
                 path=path,
                 line=number,
                 field="grade",
                 found=_shown(fields[-1]),
-                expected="a whole number in the last column",
+                expected=f"a whole number of at most {MOST_GRADE} in the last column",
             )
         query, doc = decode(fields[0], path, number), decode(fields[-2], path, number)
         mine = grades.setdefault(query, {})
