@@ -1,0 +1,293 @@
+"""All that a run logs, gathered by pure functions before anything is sent: params, metrics, tags, notes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from denominator import __version__
+from denominator.masking import mask
+from denominator.records import SCHEMA_VERSION, dumps, plan_to_json
+from denominator.tracking.spelling import (
+    METRIC_LIMIT,
+    mlflow_payload,
+    param_text,
+    payload_of,
+    shortened,
+    slice_key,
+    spell,
+)
+from denominator.types import METRIC_VERSION, Estimate
+
+if TYPE_CHECKING:
+    from denominator.pipeline import CellResult
+
+NOTE_LIMIT = 7_500
+
+
+@dataclass(slots=True)
+class Facts:
+    """All that one run logs, gathered before anything is sent. `curve` is (key, value, step)."""
+
+    name: str
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    curve: list[tuple[str, float, int]] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+    dataset: dict[str, str] = field(default_factory=dict)
+
+    def add(self, found: tuple[Mapping[str, float], Mapping[str, str]]) -> None:
+        self.metrics |= found[0]
+        self.tags |= found[1]
+
+    def number(self, key: str, value: float | None) -> None:
+        """A plain number; what is not finite is a tag (`undefined.<key> = not_finite`)."""
+        if value is None:
+            return
+        if math.isfinite(value):
+            self.metrics[key] = float(value)
+        else:
+            self.tags[f"undefined.{key}"] = "not_finite"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "params": self.params,
+            "metrics": self.metrics,
+            "curve": [list(c) for c in self.curve],
+            "tags": self.tags,
+            "dataset": self.dataset,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Facts:
+        return cls(
+            data["name"],
+            dict(data["params"]),
+            dict(data["metrics"]),
+            [(k, v, s) for k, v, s in data["curve"]],
+            dict(data["tags"]),
+            dict(data["dataset"]),
+        )
+
+
+def safe_key(name: str) -> str:
+    """A fact's name as a metric key."""
+    return re.sub(r"[^A-Za-z0-9_\-.: /]", "_", name.replace("@", "_at_"))[:METRIC_LIMIT]
+
+
+def versions() -> str:
+    """What made the numbers: one readable line."""
+    parts = [f"denominator {__version__}", f"python {platform.python_version()}"]
+    for package in ("numpy", "scipy", "scikit-learn", "bm25s", "wordllama", "semchunk", "mlflow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            parts.append(f"{package} {metadata.version(package)}")
+    return " · ".join(parts)
+
+
+def git_commit(folder: Path | None = None) -> str | None:
+    """The commit of the folder of the call, None outside a repository or without git."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],  # noqa: S607
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def process_tags() -> dict[str, str]:
+    """Who runs this: enough to tell later whether that process is still alive."""
+    return {"host": socket.gethostname(), "pid": str(os.getpid()), "process_started": process_started(os.getpid())}
+
+
+def process_started(pid: int) -> str:
+    """When a process began, in the kernel's own units; empty where that cannot be known."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def alive(tags: Mapping[str, str]) -> bool:
+    """Whether the process that these tags name still runs. On another host: assumed so."""
+    if tags.get("host") != socket.gethostname():
+        return True
+    try:
+        pid = int(tags.get("pid", ""))
+        os.kill(pid, 0)
+    except (ValueError, ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    started = tags.get("process_started", "")
+    return not started or process_started(pid) in ("", started)
+
+
+def base_tags(kind: str, sweep_id: str, commit: str | None) -> dict[str, str]:
+    tags = {
+        "kind": kind,
+        "sweep_id": sweep_id,
+        "recorded": "false",
+        "schema_version": str(SCHEMA_VERSION),
+        "metric_version": METRIC_VERSION,
+        "versions": versions(),
+        "mlflow.source.name": "denominator",
+        "mlflow.source.type": "LOCAL",
+    } | process_tags()
+    if commit:
+        tags["mlflow.source.git.commit"] = commit
+    return tags
+
+
+def cell_facts(
+    result: CellResult,
+    sweep_id: str,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    commit: str | None = None,
+    overrides: Sequence[str] = (),
+) -> Facts:
+    """Everything that a cell's run holds besides its files."""
+    summary = result.summary
+    facts = Facts(result.name)
+    facts.params = {shortened(k, 250): param_text(v) for k, v in (settings or {}).items()}
+    facts.params |= {shortened(k, 250): param_text(v) for k, v in result.params.items()}
+    facts.params |= {k: param_text(v) for k, v in plan_to_json(result.plan).items()}
+    for name, estimate in summary.metrics.items():
+        facts.add(mlflow_payload(name, estimate))
+    facts.number("eligible_n", summary.ledger.eligible)
+    for k in sorted(result.plan.ks):
+        estimate = summary.metrics.get(f"recall@{k}")
+        if estimate is not None and estimate.value is not None:
+            facts.curve.append(("recall_at_k", estimate.value, k))
+    for name, estimate in summary.partial.items():
+        facts.add(payload_of(f"partial.{spell(name)}", estimate))
+    for tag, by_value in summary.slices.items():
+        for value, estimates in by_value.items():
+            for name, estimate in estimates.items():
+                facts.add(payload_of(slice_key(name, tag, value), estimate))
+    _abstention(facts, summary.abstention)
+    for name, number in result.facts.items():
+        facts.number(safe_key(name), number)
+    for stage in result.timings:
+        facts.number(safe_key(f"seconds.{stage.stage}"), stage.seconds_computed)
+    facts.number("seconds_now", sum(t.seconds_now for t in result.timings))
+    facts.number("cached_stages", sum(t.cached for t in result.timings))
+    headline = result.fingerprints.get(summary.headline, {})
+    facts.tags |= base_tags("cell", sweep_id, commit) | {
+        "cell_key": result.cell_key,
+        f"sweep.{sweep_id}": "true",
+        "incomplete": str(summary.ledger.incomplete).lower(),
+        "eligibility": summary.ledger.eligibility,
+        "label_source": summary.ledger.label_source,
+        "headline_metric": summary.headline,
+    }
+    if "fingerprint" in headline:
+        facts.tags["fingerprint"] = str(headline["fingerprint"])
+    if overrides:
+        facts.tags["overrides"] = mask(" ".join(overrides))
+    facts.tags["mlflow.note.content"] = cell_note(result)
+    facts.dataset = dataset_input(result.dataset, summary.ledger.states)
+    return facts
+
+
+def _abstention(facts: Facts, report: Any) -> None:
+    named = {
+        "abstention_precision": report.precision,
+        "abstention_recall": report.recall,
+        "abstention_f1": report.f1,
+        "abstention_mcc": report.mcc,
+        "false_refusal_rate": report.false_refusal_rate,
+        "abstention_auroc": getattr(report, "auroc", None),
+    }
+    for key, estimate in named.items():
+        if estimate is not None:
+            facts.add(payload_of(key, estimate))
+    for count in ("tp", "fp", "fn", "tn"):
+        facts.number(f"abstention_{count}", getattr(report, count))
+    threshold = getattr(report, "threshold", None)
+    value = getattr(threshold, "value", threshold)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        facts.number("abstention_threshold", float(value))
+
+
+def dataset_input(dataset: Any, states: Mapping[str, int]) -> dict[str, str]:
+    """Name, digest, source, schema and profile of a data set for MLflow's Dataset column (digest ≤ 36 characters)."""
+    documents = getattr(dataset, "documents", None)
+    n_documents = len(documents) if documents is not None else getattr(dataset, "n_documents", 0)
+    questions = getattr(dataset, "questions", None)
+    n_questions = len(questions) if questions is not None else getattr(dataset, "n_questions", sum(states.values()))
+    profile = {"questions": n_questions, "documents": n_documents} | {k: v for k, v in states.items() if v}
+    both = f"{dataset.dataset_hash}{dataset.corpus_hash or ''}"
+    columns = [{"type": "string", "name": n, "required": True} for n in ("id", "question", "state", "gold")]
+    return {
+        "name": shortened(dataset.name, 250),
+        "digest": hashlib.sha256(both.encode()).hexdigest()[:16],
+        "source": dumps({"uri": mask(dataset.source or dataset.name)}),
+        "schema": dumps({"mlflow_colspec": columns}),
+        "profile": dumps(profile | {"dataset_hash": dataset.dataset_hash, "corpus_hash": dataset.corpus_hash}),
+    }
+
+
+def number(estimate: Estimate | None, digits: int = 3) -> str:
+    """`0.714 [0.359, 0.918], n = 7`, or the reason why there is none.
+
+    >>> number(Estimate(5 / 7, 7, ci_low=0.35893, ci_high=0.91778))
+    '0.714 [0.359, 0.918], n = 7'
+    """
+    if estimate is None:
+        return "not measured"
+    if estimate.value is None:
+        return f"undefined ({estimate.reason}), n = {estimate.n}"
+    interval = ""
+    if estimate.ci_low is not None and estimate.ci_high is not None:
+        interval = f" [{estimate.ci_low:.{digits}f}, {estimate.ci_high:.{digits}f}]"
+    return f"{estimate.value:.{digits}f}{interval}, n = {estimate.n}"
+
+
+def ledger_line(ledger: Any) -> str:
+    """One line that says who counts and who does not, summing to N."""
+    others = [f"{n} {state.replace('_', ' ')}" for state, n in ledger.states.items() if n and state != "answerable"]
+    rest = f"; not in it: {', '.join(others)}" if others else ""
+    lost = [f"{n} {what}" for what, n in (("failed", ledger.failed), ("missing", ledger.missing)) if n]
+    bad = f" ({', '.join(lost)}: counted as 0, run incomplete)" if lost else ""
+    return f"{ledger.eligible} of {ledger.N} questions are in the denominator{bad}{rest} ({ledger.eligibility})"
+
+
+def cell_note(result: CellResult) -> str:
+    """The description that MLflow shows above a cell's run."""
+    summary = result.summary
+    recalls = [f"recall@{k}" for k in result.plan.ks]
+    rows = dict.fromkeys([summary.headline, *recalls, f"ndcg@{max(result.plan.ks)}"])
+    lines = [
+        f"**{result.name}** on *{result.dataset.name}*",
+        "",
+        ledger_line(summary.ledger),
+        "",
+        "| metric | value |",
+        "| --- | --- |",
+        *(f"| {name} | {number(summary.metrics[name])} |" for name in rows if name in summary.metrics),
+        f"| unanswerable refused | {number(summary.abstention.recall)} |",
+        f"| answerable refused | {number(summary.abstention.false_refusal_rate)} |",
+    ]
+    if result.notes:
+        lines += ["", *(f"- {note}" for note in result.notes)]
+    lines += ["", "Every number can be recomputed from `per_question.jsonl`."]
+    return shortened(mask("\n".join(lines)), NOTE_LIMIT)

@@ -1,0 +1,110 @@
+"""Recorded sweeps back as typed outcomes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from denominator.errors import StoreError
+from denominator.masking import mask
+from denominator.records import ledger_from_json, outcomes_from_lines, plan_from_json
+from denominator.tracking.store import Store, StoredRun, open_client, resolve_uri, retry
+from denominator.types import RecordedRun
+
+
+def find_store(out: str | Path = "denominator-out", uri: str | None = None, experiment: str | None = None) -> Store:
+    """The store of an output folder for reading. Without a name: the experiment with the newest sweep or cell.
+
+    Raises StoreError when there is no store, no such experiment, or nothing was recorded in it.
+    """
+    folder = Path(out)
+    address = resolve_uri(uri, folder, Path.cwd())
+    if address.startswith("sqlite:") and not Path(address.removeprefix("sqlite:///")).is_file():
+        raise StoreError(
+            f"there is no record yet at {address.removeprefix('sqlite:///')}; run `denominator sweep` first"
+        )
+    if experiment is not None:
+        store = Store(address, experiment, folder)
+        if retry(lambda: store.client.get_experiment_by_name(store.experiment), what="reading experiments") is None:
+            names = ", ".join(experiments(address)) or "none"
+            raise StoreError(f"there is no experiment {experiment!r} in this store (there are: {names})")
+        return store
+    newest: tuple[float, str] | None = None
+    for name in experiments(address):
+        runs = Store(address, name, folder).search("tags.kind != ''", limit=1)
+        if runs and (newest is None or runs[0].start > newest[0]):
+            newest = (runs[0].start, name)
+    if newest is None:
+        raise StoreError(f"nothing was recorded yet in {mask(address)}; run `denominator sweep` first")
+    return Store(address, newest[1], folder)
+
+
+def experiments(uri: str) -> list[str]:
+    """Names of the experiments of a store, newest first."""
+    client = open_client(uri)
+    return [e.name for e in retry(lambda: client.search_experiments(max_results=1000), what=f"opening {mask(uri)}")]
+
+
+def load_sweep(
+    sweep_id: str | None = None,
+    *,
+    out: str | Path = "denominator-out",
+    uri: str | None = None,
+    experiment: str | None = None,
+    store: Store | None = None,
+) -> list[RecordedRun]:
+    """The recorded cells of a sweep with their outcomes; the latest sweep unless one is named. Ordered by name.
+
+    Only runs with `recorded=true` are read. Raises StoreError when there is no such sweep or a file is missing.
+    """
+    store = store or find_store(out, uri, experiment)
+    if sweep_id is None:
+        sweeps = store.sweeps()
+        if sweeps:
+            sweep_id = sweeps[0].tags["sweep_id"]
+        else:
+            cells = store.search("tags.kind = 'cell' and tags.recorded = 'true'", limit=1)
+            if not cells:
+                raise StoreError(f"no sweep was recorded yet in the experiment {store.experiment!r}")
+            sweep_id = cells[0].tags["sweep_id"]
+    runs = [run for run in store.cells(sweep_id) if run.recorded]
+    if not runs:
+        known = ", ".join(s.tags["sweep_id"] for s in store.sweeps()[:5]) or "none"
+        raise StoreError(f"no recorded cells of the sweep {sweep_id!r} (newest sweeps: {known})")
+    return [read_cell(store, run) for run in runs]
+
+
+def read_cell(store: Store, run: StoredRun) -> RecordedRun:
+    """One recorded cell with its outcomes, plan, ledger and facts."""
+    with store.files(run) as folder:
+        try:
+            cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+            ledger = ledger_from_json(json.loads((folder / "ledger.json").read_text(encoding="utf-8")))
+            prints = json.loads((folder / "fingerprint.json").read_text(encoding="utf-8"))
+            with (folder / "per_question.jsonl").open(encoding="utf-8", errors="surrogatepass") as lines:
+                outcomes = outcomes_from_lines(lines)
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(
+                f"run {run.name!r} ({run.run_id}) is marked recorded, but its files cannot be read: {error}; "
+                "run the sweep again with force=true"
+            ) from error
+    return RecordedRun(
+        run_id=run.run_id,
+        name=run.name,
+        cell_key=run.tags["cell_key"],
+        sweep_id=run.tags["sweep_id"],
+        params=run.params,
+        tags=run.tags,
+        metrics=run.metrics,
+        plan=plan_from_json(cell["plan"]),
+        outcomes=outcomes,
+        facts=cell["facts"],
+        fingerprints=prints,
+        ledger=ledger,
+    )
+
+
+def ui_command(uri: str, host: str = "127.0.0.1", port: int = 5000) -> list[str]:
+    """The command that opens MLflow's UI on a store, on this machine only."""
+    return [sys.executable, "-m", "mlflow", "ui", "--backend-store-uri", uri, "--host", host, "--port", str(port)]
