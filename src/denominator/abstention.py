@@ -860,6 +860,8 @@ def report(
     threshold = None
     if rows and all(r.rung is None for r in rows):
         threshold = retrieval_decisions(outcomes, plan.threshold)
+        if threshold.reason not in STOPS and all(r.abstained is None for r in rows):
+            threshold = None  # nobody asked for decisions, so none are reported
     found = confusion(
         rows,
         alpha=plan.alpha,
