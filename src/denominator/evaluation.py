@@ -78,8 +78,13 @@ def parse_metric(name: str) -> MetricName:
 
 
 def ranked_names(plan: Plan) -> tuple[str, ...]:
-    """Document-level metrics of every run: six families at every K, MAP at the pool, R-precision."""
-    return (*(f"{family}@{k}" for family in DOCUMENT_FAMILIES for k in plan.ks), f"map@{plan.pool}", "r_precision")
+    """Document-level metrics of every run: six families at every K, MAP at the pool, R-precision.
+
+    A headline at the slot or the chunk level (L2, L3) is measured too.
+    """
+    names = (*(f"{family}@{k}" for family in DOCUMENT_FAMILIES for k in plan.ks), f"map@{plan.pool}", "r_precision")
+    other = plan.headline != "auto" and parse_metric(plan.headline).level in {"L1", "L2", "L3"}
+    return tuple(dict.fromkeys((*names, plan.headline))) if other else names
 
 
 def span_names(plan: Plan) -> tuple[str, ...]:
@@ -140,7 +145,7 @@ def align(run: Run, ids: Sequence[str]) -> Run:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Per-question values of many metrics: NaN inside, reason by name and row where it is undefined."""
+    """Per-question values of many metrics: NaN inside, and the reasons by row where it is NaN."""
 
     values: Mapping[str, Floats]
     reasons: Mapping[str, Mapping[int, str]]
@@ -153,11 +158,28 @@ def _ranked_columns(questions: Sequence[Question], run: Run, plan: Plan) -> _Col
     return _Columns(table.values, table.reasons)
 
 
-def _span_columns(questions: Sequence[Question], run: Run, plan: Plan, index: CorpusIndex) -> _Columns:
+def _span_columns(questions: Sequence[Question], run: Run, plan: Plan, index: CorpusIndex, eligible: Bools) -> _Columns:
+    """All span families; where the pool was too shallow for the budget, the budget level is refused.
+
+    That is the error `budget_underfilled` when selection asked for this level, and else the reason `depth_below_k`
+    beside every value of it.
+    """
     from denominator.spans import span_table
 
-    table = span_table(index, questions, run, ks=plan.ks, budget=plan.budget, cut=plan.budget_cut)
-    return _Columns(table.values, table.reasons)
+    table = span_table(index, questions, run, ks=plan.ks, budget=plan.budget, cut=plan.budget_cut, ties=plan.ties)
+    names = (*span_names(plan), f"budget_fill@b{plan.budget}")
+    values = {name: table.values[name] for name in names}
+    reasons: dict[str, Mapping[int, str]] = {name: table.reasons[name] for name in names}
+    try:
+        table.check_fill(plan.budget, eligible)
+    except MeasurementError:
+        if plan.headline.endswith(f"@b{plan.budget}"):
+            raise
+        for name in names:
+            if name.endswith(f"@b{plan.budget}"):
+                values[name] = np.full(len(questions), np.nan)
+                reasons[name] = {i: reasons[name].get(i, "depth_below_k") for i in range(len(questions))}
+    return _Columns(values, reasons)
 
 
 def _kept_rows(run: Run, most: int) -> Bools:
@@ -253,7 +275,8 @@ def evaluate(
     full = canonical(align(run, [q.id for q in ordered]), plan.ties)
     columns = [] if abstention_only else [_ranked_columns(ordered, full, plan)]
     if index is not None and not abstention_only:
-        columns.append(_span_columns(ordered, full, plan, index))
+        eligible = np.array([states[q.id] == "answerable" for q in ordered], np.bool_)
+        columns.append(_span_columns(ordered, full, plan, index, eligible))
     confidences = _confidences(full)
     kept = _hits(full, max(plan.ks))
     n_hits = np.diff(full.offsets).tolist()
@@ -416,7 +439,7 @@ def _estimate(name: str, outcomes: Sequence[Outcome], plan: Plan, empty: str) ->
         value = outcome.values.get(name)
         if value is None:
             reason = outcome.reasons.get(name, "no_spans" if parsed.level in {"L4", "L5"} else empty)
-            return Estimate(None, len(outcomes), reason, k=k, level=level, aggregation=plan.aggregation)
+            return Estimate(None, 0, reason, k=k, level=level, aggregation=plan.aggregation)
         values.append(value)
     clusters = None
     if plan.cluster is not None:
