@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import math
 import os
+import shutil
+import socket
 import time
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from denominator.errors import DenominatorError, StoreError
 from denominator.masking import mask
-from denominator.tracking.facts import git_commit
-from denominator.tracking.spelling import shortened, spell
+from denominator.tracking.facts import NOTE_LIMIT, Facts, alive, base_tags, cell_facts, git_commit, process_tags
+from denominator.tracking.files import plain_json, pretty, write_cell_files
+from denominator.tracking.spelling import param_text, shortened, spell
 from denominator.types import Estimate
+
+if TYPE_CHECKING:
+    from denominator.pipeline import CellResult
 
 T = TypeVar("T")
 
