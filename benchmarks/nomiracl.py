@@ -119,6 +119,20 @@ def language_line(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def cross_table(rows: list[dict[str, Any]]) -> list[str]:
+    """All outputs: what the ladder says against what the source's parser says."""
+    counts: dict[tuple[bool | None, bool | None], int] = {}
+    for r in rows:
+        key = ladder(r["output"]), source_parser(r["output"])
+        counts[key] = counts.get(key, 0) + 1
+    out = ["| ladder | parser: refused | parser: answered | parser: invalid |", "| --- " * 4 + "|"]
+    for name, ours in (("refused", True), ("answered", False), ("undecided", None)):
+        out.append(
+            f"| {name} | " + " | ".join(f"{counts.get((ours, theirs), 0)}" for theirs in (True, False, None)) + " |"
+        )
+    return out
+
+
 def hand_table(rows: list[dict[str, Any]], labels: Path = LABELS) -> list[str]:
     """The readings against labels: exact outputs need no hand, the others were sampled and read one by one."""
     text = {(r["model"], r["question_id"]): r["output"] for r in rows}
@@ -160,7 +174,7 @@ def hand_table(rows: list[dict[str, Any]], labels: Path = LABELS) -> list[str]:
 
 def tables(folder: Path = FOLDER) -> list[str]:
     rows = records(folder)
-    return [*main_table(rows), "", language_line(rows), "", *hand_table(rows)]
+    return [*main_table(rows), "", *cross_table(rows), "", language_line(rows), "", *hand_table(rows)]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from denominator import abstention as ab
 from denominator.audit import AuditRow, audit, audit_run, recover
 from denominator.eligibility import has_gold, state_of
+from denominator.metrics import recall_at_k
 from denominator.types import Answer, Estimate, Evidence, Question
 from tests.golden.cases import cases, run_case
 
@@ -100,8 +101,6 @@ def joint(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def audit_of_run(questions: list[dict[str, Any]], results: dict[str, Any], k: int) -> dict[str, Any]:
-    from denominator.metrics import recall_at_k
-
     rows = []
     for q in questions:
         gold = tuple((Evidence(item),) for item in q["gold"])
