@@ -1,0 +1,480 @@
+"""The record: names, limits, one run a cell, nothing doubled or lost. Read back with sqlite, not with our code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from denominator.errors import StoreError
+from denominator.evaluation import Summary, evaluate, summarize
+from denominator.masking import forget, mask, remember
+from denominator.tracking import (
+    Store,
+    default_uri,
+    load_sweep,
+    mlflow_payload,
+    resolve_uri,
+    slice_key,
+    slice_of,
+    spell,
+    unspell,
+)
+from denominator.tracking.facts import alive, process_tags
+from denominator.tracking.spelling import METRIC_LIMIT, param_text, shortened
+from denominator.tracking.store import retry
+from denominator.types import (
+    Dataset,
+    Document,
+    Estimate,
+    Evidence,
+    Hit,
+    Outcome,
+    Plan,
+    Question,
+    Result,
+    Run,
+    StageTime,
+)
+
+# Recalls 1, 1, .5, 1, 0, .5, 1 and one unanswerable question: 5/7 over n = 7.
+SEED = {"q1": "ab", "q2": "a", "q3": "ac", "q4": "b", "q5": "z", "q6": "ac", "q7": "a"}
+
+
+@dataclass(frozen=True)
+class FakeResult:
+    """What pipeline gives, reduced to what the record reads."""
+
+    cell_key: str
+    name: str
+    params: dict[str, Any]
+    plan: Plan
+    dataset: Dataset
+    outcomes: tuple[Outcome, ...]
+    summary: Summary
+    timings: tuple[StageTime, ...] = (StageTime("chunk", 0.5, 0.0, True), StageTime("rank", 0.25, 0.25, False))
+    facts: dict[str, float] = field(default_factory=lambda: {"n_chunks": 4.0, "broken": float("nan")})
+    fingerprints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ("a note",)
+
+
+def documents() -> tuple[Document, ...]:
+    return tuple(Document(i, f"text of document {i} 中 é") for i in ("a", "b", "c", "z", "y"))
+
+
+def make(key: str = "k" * 64, name: str = "fixed · bm25 · none", **changes: Any) -> FakeResult:
+    questions = [
+        Question(
+            q, f"What is {q}?", "answerable", tuple((Evidence(d),) for d in gold), tags={"type": "how-to (v2), 50%"}
+        )
+        for q, gold in SEED.items()
+    ]
+    questions.append(Question("q8", "Who knows?", "unanswerable"))
+    results = {q.id: Result((Hit("a", "a", 2.0), Hit("b", "b", 1.0)), depth=5) for q in questions}
+    plan = Plan(ks=(1, 5), pool=5, threshold=0.5, slices=("type",))
+    outcomes = evaluate(questions, Run.from_results(results), plan)
+    made = FakeResult(
+        key,
+        name,
+        {"chunker": "fixed", "chunker.size": 128, "long": "x" * 7000},
+        plan,
+        Dataset("tiny", documents(), tuple(questions), "d" * 64, "c" * 64, source="tiny/questions.jsonl"),
+        outcomes,
+        summarize(outcomes, plan),
+    )
+    return replace(made, **changes)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    out = tmp_path_factory.mktemp("record with blank") / "out"
+    return Store.open(default_uri(out), "tests", out)
+
+
+def rows(store: Store, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(store.uri.removeprefix("sqlite:///")) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+# ------------------------------------------------------------------ names
+
+
+@given(st.sampled_from(["recall@5", "coverage@b2000", "r_precision"]), st.text(max_size=12), st.text(max_size=12))
+def test_slice_names_are_reversible_and_allowed(name: str, tag: str, value: str) -> None:
+    key = slice_key(name, tag, value)
+    assert set(key) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-. :")
+    assert slice_of(key) == (name, tag, value)
+    assert "__" not in key.split("__slice.", 1)[1]  # so that `__n` after it is never part of the value
+
+
+def test_long_slice_names_stay_different_and_within_the_limit() -> None:
+    keys = {slice_key("recall@5", "t", "x" * 400 + end) for end in "ab"}
+    assert len(keys) == 2
+    assert all(len(k) + len("__ci_high") <= METRIC_LIMIT for k in keys)
+    assert all(slice_of(k) is None for k in keys)
+
+
+def test_spelling_goes_both_ways() -> None:
+    for name in ("recall@5", "slot_recall@10", "coverage@b2000", "map@100", "r_precision", "recall@5_micro"):
+        assert unspell(spell(name)) == name
+        assert "@" not in spell(name)
+
+
+def test_undefined_is_a_tag_and_never_a_number() -> None:
+    metrics, tags = mlflow_payload("precision@5", Estimate(None, 3, "or_groups_unsupported"))
+    assert metrics == {"precision_at_5__n": 3}
+    assert tags == {"undefined.precision_at_5": "or_groups_unsupported"}
+
+
+def test_long_values_are_marked_and_stay_different() -> None:
+    one, two = (param_text("x" * 7000 + end) for end in "ab")
+    assert one != two
+    assert len(one) <= 500
+    assert "shortened: 7001 characters, sha256" in one
+    assert shortened("short", 500) == "short"
+    assert param_text([1, None, True]) == "1, none, true"
+
+
+# ------------------------------------------------------------------ addresses
+
+
+def test_relative_addresses_are_read_from_the_folder_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert resolve_uri("sqlite:///mlflow.db", tmp_path / "out", tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert resolve_uri(None, tmp_path / "out", tmp_path) == f"sqlite:///{tmp_path}/out/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking.invalid:5000")
+    assert resolve_uri(None, tmp_path, tmp_path) == "http://tracking.invalid:5000"
+
+
+def test_a_plain_folder_is_refused_with_the_setting_to_use(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"tracking\.uri=sqlite:///mlruns\.db"):
+        resolve_uri("./mlruns", tmp_path, tmp_path)
+
+
+def test_a_store_that_cannot_be_made_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    with pytest.raises(StoreError, match="cannot be made"):
+        Store.open(f"sqlite:///{tmp_path}/file/mlflow.db", "x", tmp_path)
+
+
+def test_a_file_that_is_no_store_says_so(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_bytes(b"this is no database, not at all, " * 50)
+    with pytest.raises(StoreError):
+        Store.open(f"sqlite:///{tmp_path}/mlflow.db", "x", tmp_path)
+
+
+def test_an_unreachable_server_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr("denominator.tracking.store.RETRIES", 1)
+    monkeypatch.setattr("denominator.tracking.store.time.sleep", lambda _: None)
+    with pytest.raises(StoreError, match=r"opening http://127\.0\.0\.1:9 failed") as caught:
+        Store.open("http://127.0.0.1:9", "x", tmp_path)
+    assert caught.value.exit_code == 2
+
+
+# ------------------------------------------------------------------ a cell
+
+
+def test_a_cell_is_one_flat_run_with_everything(store: Store) -> None:
+    result = make("1" * 64)
+    started = store.start_cell(result.name, result.cell_key, "sweep1", ["chunker=fixed"])
+    run_id = store.log_cell(result, "sweep1", run_id=started, config="chunker: x\n", settings={"dataset": "tiny"})  # type: ignore[arg-type]
+    assert run_id == started
+    metrics = dict(rows(store, "select key, value from latest_metrics where run_uuid = ?", run_id))
+    assert metrics["recall_at_5"] == pytest.approx(5 / 7, abs=1e-12)
+    assert metrics["recall_at_5__n"] == 7
+    assert metrics["recall_at_5__ci_low"] < 5 / 7 < metrics["recall_at_5__ci_high"]
+    assert metrics["eligible_n"] == 7
+    assert metrics["recall_at_5__slice.type.how-to :28:v2:29::2c: 50:25:__n"] == 7
+    assert "coverage_at_b2000" not in metrics
+    assert "broken" not in metrics
+    assert not rows(store, "select 1 from metrics where is_nan or value is null or abs(value) > 1e300")
+    curve = rows(
+        store, "select step, value from metrics where run_uuid = ? and key = 'recall_at_k' order by step", run_id
+    )
+    assert [step for step, _ in curve] == [1, 5]
+    tags = dict(rows(store, "select key, value from tags where run_uuid = ?", run_id))
+    assert tags["recorded"] == "true"
+    assert tags["incomplete"] == "false"
+    assert tags["kind"] == "cell"
+    assert tags["cell_key"] == "1" * 64
+    assert tags["headline_metric"] == "recall@5"
+    assert tags["undefined.broken"] == "not_finite"
+    assert tags["undefined.coverage_at_b2000"] == "no_spans"
+    assert json.loads(tags["mlflow.loggedArtifacts"])[0]["path"] == "per_question_table.json"
+    assert "5/7" not in tags["mlflow.note.content"]
+    assert "0.714" in tags["mlflow.note.content"]
+    params = dict(rows(store, "select key, value from params where run_uuid = ?", run_id))
+    assert params["chunker"] == "fixed"
+    assert params["ks"] == "1, 5"
+    assert params["dataset"] == "tiny"
+    assert "shortened: 7000 characters" in params["long"]
+    assert rows(store, "select status from runs where run_uuid = ?", run_id) == [("FINISHED",)]
+    name, digest = rows(store, "select name, digest from datasets")[0]
+    assert name == "tiny"
+    assert len(digest) <= 36
+    assert not (store.out / "pending").exists()
+
+
+def test_the_files_of_a_cell(store: Store) -> None:
+    result = make("2" * 64)
+    run_id = store.log_cell(result, "sweep2", config="a: 1\n")  # type: ignore[arg-type]
+    folder = store.out / "artifacts" / run_id / "artifacts"
+    assert sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()) == [
+        "audit.json",
+        "cell.json",
+        "config.yaml",
+        "figures/confidence.png",
+        "figures/recall_at_k.png",
+        "fingerprint.json",
+        "ledger.json",
+        "per_question.jsonl",
+        "per_question_table.json",
+        "timings.jsonl",
+    ]
+    lines = (folder / "per_question.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 8
+    recalls = [
+        json.loads(line)["values"].get("recall@5") for line in lines if json.loads(line)["state"] == "answerable"
+    ]
+    assert sum(recalls) / len(recalls) == pytest.approx(5 / 7)
+    ledger = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
+    assert sum(ledger["states"].values()) == ledger["N"] == 8
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    for file in folder.glob("*.json"):
+        json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+    table = json.loads((folder / "per_question_table.json").read_text(encoding="utf-8"))
+    assert table["columns"][:2] == ["question id", "outcome"]
+    by_id = {row[0]: row[1] for row in table["data"]}
+    assert by_id["q1"] == "found"
+    assert by_id["q5"] == "missed"
+    assert by_id["q3"] == "found in part"
+    for png in folder.rglob("*.png"):
+        assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_same_outcomes_same_bytes(tmp_path: Path) -> None:
+    from denominator.tracking import write_cell_files
+
+    for folder in ("one", "two"):
+        write_cell_files(tmp_path / folder, make(), config="a: 1\n")  # type: ignore[arg-type]
+    for file in sorted((tmp_path / "one").rglob("*")):
+        if file.is_file():
+            assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes(), file
+
+
+def test_search_words_of_mlflow_work(store: Store) -> None:
+    run_id = store.log_cell(make("3" * 64), "sweep3")  # type: ignore[arg-type]
+    for query in (
+        "metrics.recall_at_5 > 0.7 and tags.recorded = 'true'",
+        "params.chunker = 'fixed'",
+        "params.`chunker.size` = '128'",
+        "dataset.name = 'tiny'",
+        "tags.`sweep.sweep3` = 'true'",
+    ):
+        assert run_id in [r.run_id for r in store.search(query)], query
+
+
+def test_read_back_gives_the_same_outcomes(store: Store) -> None:
+    result = make("4" * 64)
+    store.log_cell(result, "sweep4")  # type: ignore[arg-type]
+    (cell,) = load_sweep("sweep4", store=store)
+    assert tuple(cell.outcomes) == result.outcomes
+    assert cell.plan == result.plan
+    assert cell.ledger == result.summary.ledger
+    assert cell.facts == {"n_chunks": 4.0}
+    again = summarize(cell.outcomes, cell.plan)
+    assert again.metrics["recall@5"].value == pytest.approx(cell.metrics["recall_at_5"], abs=1e-15)
+    with pytest.raises(StoreError, match="no recorded cells of the sweep 'nonsense'"):
+        load_sweep("nonsense", store=store)
+
+
+def test_missing_files_of_a_recorded_run_are_named(store: Store) -> None:
+    run_id = store.log_cell(make("5" * 64), "sweep5")  # type: ignore[arg-type]
+    (store.out / "artifacts" / run_id / "artifacts" / "per_question.jsonl").unlink()
+    with pytest.raises(StoreError, match="force=true"):
+        load_sweep("sweep5", store=store)
+
+
+# ------------------------------------------------------------------ once, and only once
+
+
+def test_recorded_knows_complete_cells_only(store: Store) -> None:
+    done = store.log_cell(make("6" * 64), "sweep6")  # type: ignore[arg-type]
+    incomplete = make("7" * 64)
+    summary = replace(incomplete.summary, ledger=replace(incomplete.summary.ledger, incomplete=True))
+    store.log_cell(replace(incomplete, summary=summary), "sweep6")  # type: ignore[arg-type]
+    started = store.start_cell("x", "8" * 64, "sweep6")
+    keys = ["6" * 64, "7" * 64, "8" * 64]
+    assert store.recorded(keys) == {"6" * 64: done}
+    assert store.recorded([*keys, "a", "b", "c"]) == {"6" * 64: done}
+    store.log_killed(started)
+
+
+def test_a_run_of_a_dead_process_is_taken_up_not_doubled(store: Store) -> None:
+    result = make("9" * 64)
+    left = store.start_cell(result.name, result.cell_key, "sweep9")
+    gone = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
+    )
+    store.client.set_tag(left, "pid", gone.stdout.strip())
+    assert store.start_cell(result.name, result.cell_key, "sweep9") == left
+    store.log_cell(result, "sweep9", run_id=left)  # type: ignore[arg-type]
+    assert [r.run_id for r in store.search(f"tags.cell_key = '{result.cell_key}'")] == [left]
+
+
+def test_a_run_of_a_living_process_is_left_alone(store: Store) -> None:
+    left = store.start_cell("x", "a1" * 32, "sweep10")
+    store.client.set_tag(left, "pid", str(os.getppid()))
+    store.client.set_tag(left, "process_started", "")
+    other = store.start_cell("x", "a1" * 32, "sweep10")
+    assert other != left
+    for run in (left, other):
+        store.log_killed(run)
+
+
+def test_alive_tells_a_reused_pid(tmp_path: Path) -> None:
+    mine = process_tags()
+    assert alive(mine)
+    assert not alive({**mine, "process_started": "1"}) or not mine["process_started"]
+    assert not alive({**mine, "pid": "0x"})
+    assert alive({**mine, "host": "elsewhere", "pid": "1"})
+
+
+def test_when_the_store_is_away_the_outcomes_wait_and_are_sent_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = make("b1" * 32, name="waiting")
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("the tracking server is away")
+
+    monkeypatch.setattr("denominator.tracking.store.time.sleep", lambda _: None)
+    with monkeypatch.context() as broken:
+        broken.setattr(store.client, "log_batch", away)
+        with pytest.raises(StoreError, match=r"safe in .*pending.* next start records them"):
+            store.log_cell(result, "sweep11")  # type: ignore[arg-type]
+    assert not store.recorded([result.cell_key])
+    assert store.send_pending() == ["waiting"]
+    assert store.send_pending() == []
+    assert len(store.search(f"tags.cell_key = '{result.cell_key}'")) == 1
+    (cell,) = load_sweep("sweep11", store=store)
+    assert tuple(cell.outcomes) == result.outcomes
+
+
+def test_a_busy_store_is_asked_again() -> None:
+    calls: list[int] = []
+
+    def busy() -> str:
+        calls.append(1)
+        if len(calls) < 3:
+            raise RuntimeError("(sqlite3.OperationalError) database is locked")
+        return "done"
+
+    assert retry(busy, what="writing", wait=0.0) == "done"
+    with pytest.raises(StoreError, match="writing failed: bad value"):
+        retry(lambda: (_ for _ in ()).throw(ValueError("bad value")), what="writing", wait=0.0)
+
+
+def test_failures_keep_their_trace_and_never_count(store: Store) -> None:
+    remember("S3CRET-9")
+    run_id = store.start_cell("broken", "c1" * 32, "sweep12")
+    store.log_failure(run_id, "broken", ValueError("no way S3CRET-9"), trace="Traceback … S3CRET-9", overrides=["a=b"])
+    run = store.search(f"tags.cell_key = '{'c1' * 32}'")[0]
+    assert run.status == "FAILED"
+    assert run.tags["error"] == "no way ***"
+    assert (
+        (store.out / "artifacts" / run_id / "artifacts" / "traceback.txt").read_text(encoding="utf-8").endswith("***")
+    )
+    assert not store.recorded(["c1" * 32])
+    with pytest.raises(StoreError):
+        load_sweep("sweep12", store=store)
+    forget(["S3CRET-9"])
+
+
+def test_a_sweep_is_one_run_however_often_it_is_started(store: Store) -> None:
+    one = store.start_sweep("sweep13", "two cells")
+    assert store.start_sweep("sweep13", "two cells") == one
+    store.log_sweep(one, note="**done**", cells=[{"name": "a"}], metrics={"cells": 2, "bad": float("nan")})
+    run = store.sweep("sweep13")
+    assert run is not None
+    assert run.recorded
+    assert run.metrics == {"cells": 2.0}
+    cells = store.out / "artifacts" / one / "artifacts" / "cells.json"
+    assert json.loads(cells.read_text(encoding="utf-8")) == [{"name": "a"}]
+
+
+def test_cells_of_an_earlier_sweep_can_belong_to_another(store: Store) -> None:
+    run_id = store.log_cell(make("d1" * 32), "sweep14")  # type: ignore[arg-type]
+    store.adopt([run_id], "sweep15")
+    assert [c.run_id for c in load_sweep("sweep15", store=store)] == [run_id]
+    assert [c.run_id for c in load_sweep("sweep14", store=store)] == [run_id]
+
+
+def test_deleted_experiments_are_named(tmp_path: Path, store: Store) -> None:
+    other = Store.open(store.uri, "gone", store.out)
+    other.client.delete_experiment(other.experiment_id)
+    with pytest.raises(StoreError, match="mlflow experiments restore"):
+        Store.open(store.uri, "gone", store.out)
+
+
+def test_a_very_long_experiment_name_is_shortened(store: Store) -> None:
+    other = Store.open(store.uri, "e" * 600, store.out)
+    assert "shortened: 600 characters" in other.experiment
+
+
+# ------------------------------------------------------------------ several processes at once
+
+WORKER = """
+import sys
+from pathlib import Path
+from denominator.tracking import Store, default_uri
+out = Path(sys.argv[1])
+store = Store.open(default_uri(out), "parallel", out)
+for i in range(2):
+    run = store.start_cell(f"cell {sys.argv[2]}-{i}", f"{sys.argv[2]}-{i}", "s")
+    store.log_failure(run, "x", "only a test")
+"""
+
+
+def test_four_processes_on_an_empty_store(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(out), str(i)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for i in range(4)
+    ]
+    said = [job.communicate(timeout=120)[0].decode() for job in jobs]
+    assert [job.returncode for job in jobs] == [0] * 4, said
+    store = Store(default_uri(out), "parallel", out)
+    assert rows(store, "select count(*) from runs where experiment_id = ?", int(store.experiment_id)) == [(8,)]
+    assert rows(store, "select name from experiments order by experiment_id") == [("Default",), ("parallel",)]
+    assert rows(store, "pragma journal_mode") == [("wal",)]
+    assert not (tmp_path / "mlruns").exists()
+
+
+def test_logging_a_cell_is_quick(store: Store) -> None:
+    """A guard against a regression of several times, not a benchmark: the figure for 500 questions is in benchmarks."""
+    started = time.perf_counter()
+    store.log_cell(make("e1" * 32), "sweep16")  # type: ignore[arg-type]
+    assert time.perf_counter() - started < 3
+
+
+def test_masking_hides_users_in_addresses() -> None:
+    assert mask("at https://me:pw@host/x?y") == "at https://***@host/x?y"
