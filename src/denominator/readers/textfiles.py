@@ -64,7 +64,7 @@ def _absent(path: Path) -> InputError:
         names = [p.name for p in folder.iterdir()]
     except OSError:
         names = []
-    guess = near(path.name, names)
+    guess = near(path.name, names, 0.75)
     return InputError(
         "no such file", path=path, expected="an existing file", fix=f"did you mean {folder / guess}?" if guess else None
     )
