@@ -201,7 +201,10 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The cheapest of the best set's Pareto front, and the cost that decided it; or the reason why there is none."""
+    """The cheapest of the best set's Pareto front, and the cost that decided it; or the reason why there is none.
+
+    `by` is None where no cost decided: the best set has one member, or no cost was recorded.
+    """
 
     name: str | None
     run_id: str | None
@@ -712,6 +715,8 @@ def _recommend(
         return Recommendation(None, None, None, "fewer than two comparable configurations")
     quality = {c: round(means[c], DECIMALS) for c in best}
     front = pareto([Candidate(c, quality[c], tuple(table[c].values())) for c in best])
+    if len(best) == 1:  # nothing is left for a cost to decide
+        return Recommendation(best[0], members[best[0]].run.run_id, None, None, tuple(best), ())
     if not front.front:
         return Recommendation(
             None, None, None, "no configuration of the best set has all costs", (), front.not_comparable
