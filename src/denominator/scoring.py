@@ -228,7 +228,7 @@ def render_text(report: ScoreReport) -> str:
     for reason in dict.fromkeys(e.reason for e in summary.metrics.values() if e.value is None):
         names = [name for name, e in summary.metrics.items() if e.value is None and e.reason == reason]
         n = summary.metrics[names[0]].n
-        lines.append(f"  undefined over n = {n}, {reason}: {', '.join(names)}")
+        lines.append(f"  undefined ({reason}, n = {n}): {', '.join(names)}")
     beside = [(f"partial {name}", e) for name, e in summary.partial.items() if e.n]
     if beside:
         lines += ["", *_columns([head, *(_estimate_row(name, e) for name, e in beside)])]
