@@ -6,7 +6,7 @@ import hashlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denominator import fingerprint as f
@@ -115,6 +115,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=4), values, max_size=6), st.randoms(use_true_random=False))
 def test_the_order_of_keys_does_not_matter(obj: dict, random) -> None:
     keys = random.sample(list(obj), len(obj))

@@ -126,12 +126,14 @@ def test_mdd_has_the_power_that_it_says() -> None:
 # ------------------------------------------------------------------ what must hold for any values
 
 
+@settings(deadline=None)
 @given(signed)
 def test_gains_losses_mirrors(values: list[float]) -> None:
     there, back = u.gains_losses(values), u.gains_losses([-v for v in values])
     assert (there.low, there.high) == pytest.approx((-back.high, -back.low), abs=1e-12)
 
 
+@settings(deadline=None)
 @given(signed, st.randoms(use_true_random=False))
 def test_order_of_differences_changes_no_bit(values: list[float], random) -> None:
     mixed = random.sample(values, len(values))
@@ -140,6 +142,7 @@ def test_order_of_differences_changes_no_bit(values: list[float], random) -> Non
         assert u.sign_flip(values).p == u.sign_flip(mixed).p
 
 
+@settings(deadline=None)
 @given(signed)
 def test_gains_losses_holds_its_estimate_and_stays_in_range(values: list[float]) -> None:
     i = u.gains_losses(values)
@@ -149,6 +152,7 @@ def test_gains_losses_holds_its_estimate_and_stays_in_range(values: list[float])
     assert i.high - i.low > 0
 
 
+@settings(deadline=None)
 @given(units, st.randoms(use_true_random=False))
 def test_mean_estimate_holds_its_value_in_any_order(values: list[float], random) -> None:
     e = u.estimate_mean(values)
@@ -158,6 +162,7 @@ def test_mean_estimate_holds_its_value_in_any_order(values: list[float], random)
     assert e.n == len(values)
 
 
+@settings(deadline=None)
 @given(units, st.integers(1, 6), st.randoms(use_true_random=False))
 def test_clustered_intervals_do_not_depend_on_order_or_names(values: list[float], k: int, random) -> None:
     names = [f"d{i % k}" for i in range(len(values))]
@@ -173,6 +178,7 @@ def test_clustered_intervals_do_not_depend_on_order_or_names(values: list[float]
         assert (first.low, first.high) == pytest.approx((second.low, second.high), abs=1e-12)
 
 
+@settings(deadline=None)
 @given(units)
 def test_clusters_of_one_change_nothing(values: list[float]) -> None:
     names = [str(i) for i in range(len(values))]
@@ -181,6 +187,7 @@ def test_clusters_of_one_change_nothing(values: list[float]) -> None:
     assert u.t_plus_two(values, clusters=[None] * len(values)) == alone
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_by_its_definition(pvalues: dict[str, float]) -> None:
     order = sorted(pvalues.values())
@@ -194,6 +201,7 @@ def test_holm_by_its_definition(pvalues: dict[str, float]) -> None:
     assert [adjusted[n] for n in ranked] == sorted(adjusted[n] for n in ranked)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -458,7 +466,7 @@ def test_binary_pairs_take_mcnemar_unless_clustered() -> None:
     assert u.sign_flip(np.subtract(a, b)).p == pytest.approx(d.p, abs=1e-12)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=12), st.randoms(use_true_random=False))
 def test_the_difference_of_a_pair_turns_round(values: list[float], random) -> None:
     other = random.sample(values, len(values))
