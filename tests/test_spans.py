@@ -454,9 +454,9 @@ def test_failed_missing_and_empty_are_zero_and_not_held_against_the_depth() -> N
     asked = [question(i, ("d", 0, 3)) for i in ("ok", "failed", "missing", "empty")]
     run = Run.from_results(
         {
+            "empty": Result((), exhausted=True),
             "ok": Result((Hit("c", "d", 1.0, 0, 3),)),
             "failed": Result(error="time-out"),
-            "empty": Result((), exhausted=True),
         }
     )
     table = span_table(INDEX, asked, run, ks=[1], budget=10)
@@ -512,6 +512,13 @@ def test_chunks_without_offsets_use_tokens_and_bare_documents_say_nothing() -> N
     got = table(unknown, text)
     assert got.value("coverage@2", 0) == 1
     assert got.reason("coverage@b2", 0) == "unanchored_chunks"
+    got = table(
+        Hit("c", "d", 0.9, 0, 7), replace(rewritten, score=0.1)
+    )  # the budget is used up before the rewritten chunk is sent
+    assert got.value("span_precision@b2", 0) == 0.5
+    assert got.reason("span_precision@2", 0) == "unanchored_chunks"
+    got = table(Hit("c", "d", 0.9, 0, 3), replace(rewritten, score=0.1))  # half of it is sent
+    assert got.reason("span_precision@b2", 0) == "unanchored_chunks"
     got = table(Hit("d", "d", 0.9), text)
     assert got.reason("coverage@1", 0) == got.reason("coverage@b2", 0) == "no_spans"
     assert got.unanchored.tolist() == [0]
@@ -595,6 +602,8 @@ def test_a_budget_needs_text_or_tokens() -> None:
     asked = [question("q", ("d", 0, 4))]
     assert span_table(plain, asked, RUN, ks=[1]).value("coverage@1", 0) == 1
     refused("bad_budget", ["3"], lambda: span_table(plain, asked, RUN, budget=3))
+    refused("bad_budget", ["3"], lambda: split_evidence(plain, asked, RUN.units, budget=3))
+    assert split_evidence(plain, asked, RUN.units).split.tolist() == [0]
     gold = [(Evidence("d", 0, 3),)]
     refused("bad_budget", ["3"], lambda: span_scores(gold, [Hit("c", "d", start=0, end=5)], budget=3))
     refused(
@@ -654,3 +663,11 @@ def test_an_empty_corpus() -> None:
 def test_tokens_do_not_run_across_documents() -> None:
     index = CorpusIndex.build([Document("a", "one"), Document("b", "two")])
     assert index.n_tokens == 2
+
+
+def test_rows_of_the_run_may_come_in_any_question_order() -> None:
+    asked = [question("a", ("d", 0, 3)), question("b", ("e", 0, 4))]
+    run = Run.from_results(
+        {"b": Result((Hit("e", "e", 1.0, 0, 4),)), "z": Result(), "a": Result((Hit("c", "d", 1.0, 4, 7),))}
+    )
+    assert span_table(INDEX, asked, run, ks=[1]).values["coverage@1"].tolist() == [0, 1]

@@ -441,9 +441,14 @@ def span_table(
         ranking.check_depth(k, run.depth)
     run = ranking.canonical(run, ties)
     placed = _placed(index, run.units)
-    if budgets and not index.has_text and ((placed.tokens < 0) & ~placed.loose).any():
-        raise MeasurementError("bad_budget", map(str, budgets), "a token budget needs the documents' text")
+    _need_text(placed, budgets)
     return _table(gold, run, placed, ks=tuple(ks), budgets=budgets, cut=cut)[0]
+
+
+def _need_text(placed: _Placed, budgets: tuple[int, ...]) -> None:
+    """Chunks of a text that is not known have no tokens, unless the caller counted them."""
+    if budgets and ((placed.tokens < 0) & ~placed.loose).any():
+        raise MeasurementError("bad_budget", map(str, budgets), "a token budget needs the documents' text")
 
 
 def _budgets(budget: int | Sequence[int] | None) -> tuple[int, ...]:
@@ -763,9 +768,7 @@ def precision_omega(index: CorpusIndex, questions: Sequence[Question] | SpanGold
     question = gold.piece_question[piece]
     inside = _union(piece, np.maximum(placed.lo[chunk], lo[piece]), np.minimum(placed.hi[chunk], hi[piece]), len(lo))
     shared = np.bincount(gold.piece_question, weights=inside, minlength=n)
-    once = np.unique(question * max(len(units), 1) + chunk)  # a chunk may overlap several pieces
-    question, chunk = np.divmod(once, max(len(units), 1))
-    order = np.lexsort((placed.lo[chunk], question))
+    order = np.lexsort((placed.lo[chunk], question))  # a chunk that overlaps several pieces still counts once
     near = _union(question[order], placed.lo[chunk[order]], placed.hi[chunk[order]], n)
     both = near + gold.gold_size - shared
     values = np.divide(shared, both, out=np.zeros(n), where=both > 0)
@@ -825,6 +828,7 @@ def split_evidence(
     gold = questions if isinstance(questions, SpanGold) else SpanGold.build(index, questions)
     budgets = _budgets(budget)
     placed = _placed(index, units)
+    _need_text(placed, budgets)
     n = len(gold)
     lo, hi = gold.target_lo, gold.target_hi
     target, chunk = _overlapping(placed, lo, hi)
@@ -961,8 +965,7 @@ def span_scores(
     columns = _gold_columns(index, [("question", groups)], name_questions=False)
     run = ranking.canonical(Run.from_results({"question": Result(hits=tuple(hits))}), ties)
     placed = _placed(index, run.units, token_ends)
-    if budgets and ((placed.tokens < 0) & ~placed.loose).any():
-        raise MeasurementError("bad_budget", [str(budget)], "tokens are unknown without `texts` or `token_ends`")
+    _need_text(placed, budgets)
     ks = () if budget is not None or k is None else (k,)
     table, by_group = _table(columns, run, placed, ks=ks, budgets=budgets, cut=cut)
     suffix = f"@b{budget}" if budget is not None else f"@{k}"
