@@ -47,7 +47,15 @@ def sniff(path: str | Path) -> Format:
     raise InputError("is empty", path=path, expected="JSON lines or TREC columns")
 
 
-def _hit(row: Row, item: Any) -> Hit:
+_USUAL = frozenset({"id", "score"})
+
+
+def _hit(row: Row, item: Any, place: int) -> Hit:
+    if type(item) is dict and item.keys() <= _USUAL:  # nearly all hits of large runs: no need for the slow checks
+        identifier, score = item.get("id"), item.get("score")
+        if type(identifier) is str and identifier and type(score) is float and score - score == 0.0:
+            return Hit(identifier, identifier, score)
+    row = row.at({}, f"hits[{place}]")
     if isinstance(item, str):
         item = {"id": item}
     if not isinstance(item, dict):
@@ -82,7 +90,7 @@ def read_run_jsonl(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]
         error = row.text("error", empty=False)
         if error is None and values.get("hits") is None:
             raise row.error("is missing", "hits", expected="a list of hits (empty if nothing was found), or an error")
-        hits = tuple(_hit(row.at({}, f"hits[{i}]"), item) for i, item in enumerate(row.items("hits")))
+        hits = tuple(_hit(row, item, i) for i, item in enumerate(row.items("hits")))
         if error is not None and hits:
             raise row.error("stands beside hits", "error", found=kind(error), expected="either hits or an error")
         repeated += len(hits) - len({hit.id for hit in hits})

@@ -167,7 +167,11 @@ def read_run(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
     path = as_path(path)
     rows: dict[str, list[Hit]] = {}
     seen: dict[str, set[str]] = {}
+    names: dict[bytes, str] = {}
     comments: list[int] = []
+    hits: list[Hit] = []
+    mine: set[str] = set()
+    last = b""
     repeated = extra = 0
     for number, line in _lines(path, comments):
         fields = line.split()
@@ -190,11 +194,17 @@ def read_run(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
                 found=_shown(fields[4]),
                 expected="a finite number in the fifth column",
             )
-        query, doc = decode(fields[0], path, number), decode(fields[2], path, number)
-        mine = seen.setdefault(query, set())
+        doc = names.get(fields[2])
+        if doc is None:  # ids come again and again: one text for each
+            doc = names.setdefault(fields[2], decode(fields[2], path, number))
+        if fields[0] != last:
+            last = fields[0]
+            query = decode(last, path, number)
+            mine = seen.setdefault(query, set())
+            hits = rows.setdefault(query, [])
         repeated += doc in mine
         mine.add(doc)
-        rows.setdefault(query, []).append(Hit(doc, doc, score))
+        hits.append(Hit(doc, doc, score))
     if not rows:
         raise InputError("holds no hits", path=path, expected="lines of query Q0 document rank score tag")
     notes = []
