@@ -30,10 +30,15 @@ import numpy.typing as npt
 
 from denominator.errors import ConfigError
 from denominator.fingerprint import canonical, sha
+from denominator.types import StageTime
 
 FORMAT = 1
+MAPPED = 1 << 16
+"""Arrays from this many bytes on are memory-mapped; an empty file cannot be mapped at all."""
 Array = npt.NDArray[Any]
 T = TypeVar("T")
+Use = tuple[str, float, str]
+"""Stage, the seconds that it took, key."""
 
 
 class CacheWarning(UserWarning):
@@ -63,6 +68,8 @@ def describe(part: Any) -> Any:
         value = getattr(part, name, None)
         if isinstance(value, (int, str)):
             known[name] = value
+    if not isinstance(part, type) and callable(getattr(part, "identity", None)):
+        known["identity"] = part.identity()  # hashes of model files, versions of libraries
     if module.split(".")[0] != __name__.split(".")[0]:
         known["source"] = _source_hash(kind)
     if is_dataclass(part) and not isinstance(part, type):
@@ -103,10 +110,16 @@ class Entry:
     seconds_computed: float
     cached: bool
     bytes: int
+    uses: tuple[Use, ...] = ()
     seconds_now: float = 0.0
 
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name]
+
+    @property
+    def array_bytes(self) -> int:
+        """Size of the arrays alone: the same whether the entry was computed or read."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,14 @@ class EntryInfo:
     used: float
     seconds_computed: float
     path: Path
+
+
+@dataclass(slots=True)
+class _Frame:
+    """What is being computed: seconds spent in the stages that it asked for, and which these were."""
+
+    inner: float = 0.0
+    uses: dict[str, Use] = field(default_factory=dict)
 
 
 class _Damaged(Exception):  # noqa: N818
@@ -138,9 +159,10 @@ class Cache:
         self.memory_bytes = memory_bytes
         self.writable = self.root is not None
         self._entries: OrderedDict[str, Entry] = OrderedDict()
-        self._objects: OrderedDict[str, tuple[Any, int]] = OrderedDict()
+        self._objects: OrderedDict[str, tuple[Any, int, tuple[Use, ...]]] = OrderedDict()
         self._warned: set[str] = set()
-        self._nested: list[float] = []
+        self._frames: list[_Frame] = []
+        self._times: dict[str, StageTime] = {}
         if self.root is not None and self.root.exists() and not self.root.is_dir():
             raise ConfigError(f"the cache must be a folder, but {self.root} is a file; move it or set another `out`")
 
@@ -164,39 +186,73 @@ class Cache:
         """
         key = self.key(stage, inputs)
         clock = time.perf_counter()
-        self._nested.append(0.0)
-        try:
+        with self._frame() as frame:
             entry = self.get(key)
             if entry is None:
                 with self._lock(key):
                     entry = self.get(key)  # another process may have been faster
                     if entry is None:
-                        started, before = time.perf_counter(), self._nested[-1]
+                        started, before = time.perf_counter(), frame.inner
                         payload = compute()
-                        own = time.perf_counter() - started - (self._nested[-1] - before)
-                        entry = self._write(key, stage, what, payload, own)
+                        own = time.perf_counter() - started - (frame.inner - before)
+                        entry = self._write(key, stage, what, payload, seconds=own, uses=frame.uses)
                         self._remember(entry)
-        finally:
             spent = time.perf_counter() - clock
-            inner = self._nested.pop()
-            if self._nested:
-                self._nested[-1] += spent
-        return replace(entry, seconds_now=spent - inner)
+            own_now = spent - frame.inner
+        if self._frames:
+            self._frames[-1].inner += spent
+        self._note(StageTime(stage, entry.seconds_computed, own_now, entry.cached, key))
+        for use in entry.uses:
+            self._note(StageTime(use[0], use[1], 0.0, True, use[2]))
+        return replace(entry, seconds_now=own_now)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[dict[str, StageTime]]:
+        """Collects the time of every stage asked for inside, and of those that they rest on, by key."""
+        outer, self._times = self._times, {}
+        try:
+            yield self._times
+        finally:
+            self._times = outer
+
+    @contextlib.contextmanager
+    def _frame(self) -> Iterator[_Frame]:
+        frame = _Frame()
+        self._frames.append(frame)
+        try:
+            yield frame
+        finally:
+            self._frames.pop()
+
+    def _note(self, time_: StageTime) -> None:
+        self._times.setdefault(time_.key, time_)
+        if self._frames:
+            self._frames[-1].uses[time_.key] = (time_.stage, time_.seconds_computed, time_.key)
 
     @staticmethod
     def key(stage: str, inputs: Mapping[str, Any]) -> str:
         return sha({"format": FORMAT, "stage": stage, "inputs": inputs})
 
-    def once(self, key: str, make: Callable[[], T], nbytes: int = 0) -> T:
-        """An object that lives in memory only (a loaded model, an opened index), bounded together with the entries."""
-        if key in self._objects:
+    def once(self, key: str, make: Callable[[], T], size: Callable[[T], int]) -> T:
+        """An object that lives in memory only (a loaded model, an opened index). `size` says how many bytes it holds.
+
+        Stages that `make` asks for are remembered with it, so that whoever takes it later still lists them.
+        """
+        known = self._objects.get(key)
+        if known is None:
+            with self._frame() as frame:
+                made = make()
+            if self._frames:
+                self._frames[-1].inner += frame.inner
+            known = (made, size(made), tuple(frame.uses.values()))
+            self._objects[key] = known
+            self._shrink()
+        else:
             self._objects.move_to_end(key)
-            found: T = self._objects[key][0]
-            return found
-        made = make()
-        self._objects[key] = (made, nbytes)
-        self._shrink()
-        return made
+        for stage, seconds, used in known[2]:
+            self._note(StageTime(stage, seconds, 0.0, True, used))
+        found: T = known[0]
+        return found
 
     def _remember(self, entry: Entry) -> None:
         self._entries[entry.key] = replace(entry, cached=True)
@@ -205,7 +261,7 @@ class Cache:
 
     def _shrink(self) -> None:
         def held() -> int:
-            return sum(e.bytes for e in self._entries.values()) + sum(n for _, n in self._objects.values())
+            return sum(e.bytes for e in self._entries.values()) + sum(n for _, n, _ in self._objects.values())
 
         while held() > self.memory_bytes and len(self._entries) > 1:
             self._entries.popitem(last=False)
@@ -271,15 +327,19 @@ class Cache:
                     else np.load(path, allow_pickle=False)
                 )
             else:
-                lists[stem] = [json.loads(line) for line in path.read_text("utf-8", "surrogatepass").split("\n")[:-1]]
-        return Entry(key, meta["stage"], arrays, lists, meta["facts"], float(meta["seconds"]), True, total)
+                lines = path.read_bytes().decode("utf-8", "surrogatepass").split("\n")[:-1]
+                lists[stem] = json.loads(f"[{','.join(lines)}]")
+        uses = tuple((str(stage), float(seconds), str(used)) for stage, seconds, used in meta["uses"])
+        return Entry(key, meta["stage"], arrays, lists, meta["facts"], float(meta["seconds"]), True, total, uses)
 
-    def _write(self, key: str, stage: str, what: str, payload: Payload, seconds: float) -> Entry:
+    def _write(
+        self, key: str, stage: str, what: str, payload: Payload, *, seconds: float, uses: dict[str, Use]
+    ) -> Entry:
         arrays = {name: np.ascontiguousarray(array) for name, array in payload.arrays.items()}
         lists = {name: list(values) for name, values in payload.lists.items()}
         facts = dict(payload.facts)
         size = sum(a.nbytes for a in arrays.values()) + sum(64 * len(v) for v in lists.values())
-        entry = Entry(key, stage, arrays, lists, facts, seconds, False, size)
+        entry = Entry(key, stage, arrays, lists, facts, seconds, False, size, tuple(uses.values()))
         if not self.writable or self.root is None:
             return entry
         scratch = self.root / "tmp" / f"{key[:16]}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
@@ -291,11 +351,10 @@ class Cache:
                 with path.open("wb") as out:
                     np.save(out, array, allow_pickle=False)
                     _flush(out)
-                # An empty or tiny file is not worth a memory map (an empty one cannot be mapped at all).
                 files[path.name] = {
                     "bytes": path.stat().st_size,
                     "crc32": _crc(path),
-                    "mapped": array.nbytes >= 1 << 16,
+                    "mapped": array.nbytes >= MAPPED,
                 }
             for name, values in lists.items():
                 path = scratch / f"{name}.jsonl"
@@ -310,6 +369,7 @@ class Cache:
                 "created": time.time(),
                 "seconds": seconds,
                 "facts": facts,
+                "uses": [list(use) for use in uses.values()],
                 "files": files,
             }
             with (scratch / "meta.json").open("wb") as out:
@@ -325,6 +385,11 @@ class Cache:
                 shutil.rmtree(scratch, ignore_errors=True)  # another process wrote the same content first
             else:
                 _flush_folder(target.parent)
+            # From here on the file is the array: memory is freed, and pages are shared with other processes.
+            mapped = {
+                name: np.load(target / f"{name}.npy", mmap_mode="r") for name, a in arrays.items() if a.nbytes >= MAPPED
+            }
+            entry = replace(entry, arrays={**arrays, **mapped})
         except OSError as error:
             shutil.rmtree(scratch, ignore_errors=True)
             self._read_only(error)

@@ -1,0 +1,518 @@
+"""A cell: dataset → chunker → first stage → reranker → answerer, run to one outcome per question.
+
+Every stage is cached by content, so the work of a grid is that of its distinct stages, and a label that changes
+recomputes no chunk and no vector. A question that fails stays a question: it is counted, never dropped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from denominator import __version__
+from denominator.answerers import Answerer, Threshold
+from denominator.cache import Array, Cache, Payload, describe
+from denominator.chunkers import Chunker, checked_chunks
+from denominator.eligibility import document_groups
+from denominator.errors import DenominatorError, MeasurementError, StageError
+from denominator.evaluation import Summary, evaluate, parse_metric, summarize
+from denominator.fingerprint import sha
+from denominator.ranking import check_depth, check_k
+from denominator.rerankers import Reranker, without
+from denominator.retrievers.bench import Bench, FirstStage, pack, unpack
+from denominator.retrievers.table import ChunkTable, Columns, Queries, Ranked, columns_of
+from denominator.spans import CorpusIndex, split_evidence
+from denominator.types import METRIC_VERSION, Bools, Dataset, Document, Floats, Outcome, Plan, Run, StageTime
+
+NO_TEXT = "the question has no text"
+
+
+class DatasetPart(Protocol):
+    """The choice of config group `dataset`."""
+
+    def load(self) -> Dataset: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How query latency is measured: `questions` one at a time, `repeats` times each, after a warm-up. 0: never."""
+
+    questions: int = 20
+    repeats: int = 3
+    warm_up: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One configuration. The parts are instantiated, so whatever they refuse was refused before any work."""
+
+    name: str
+    params: Mapping[str, str | int | float | bool]
+    dataset: DatasetPart
+    chunker: Chunker
+    embedder: FirstStage
+    reranker: Reranker
+    answerer: Answerer | None = None
+    plan: Plan = field(default_factory=Plan)
+    latency: Latency = field(default_factory=Latency)
+    chunker_varies: bool = True
+
+    def key(self, dataset_hash: str, corpus_hash: str | None) -> str:
+        """`cell_key`: SHA-256 over resolved parts, plan, data, metric and package version; not over name and params."""
+        return sha(
+            {
+                "chunker": describe(self.chunker),
+                "embedder": describe(self.embedder),
+                "reranker": describe(self.reranker),
+                "answerer": describe(self.answerer),
+                "plan": describe(self.plan),
+                "latency": describe(self.latency),
+                "chunker_varies": self.chunker_varies,
+                "dataset_hash": dataset_hash,
+                "corpus_hash": corpus_hash,
+                "metric_version": METRIC_VERSION,
+                "version": __version__,
+            }
+        )
+
+    def check(self) -> None:
+        """What can be refused before any work: K, and a K beyond the pool (`depth_below_k`)."""
+        for k in self.plan.ks:
+            check_k(k)
+        check_k(self.plan.pool)
+        if self.plan.evaluate == "retrieval":
+            check_depth(max(self.plan.ks), self.plan.pool)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """What a run was measured on."""
+
+    name: str
+    dataset_hash: str
+    corpus_hash: str | None
+    documents: int
+    questions: int
+    source: str = ""
+    label_source: str = "labels"
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> DatasetFacts:
+        return cls(
+            dataset.name,
+            dataset.dataset_hash,
+            dataset.corpus_hash,
+            len(dataset.documents),
+            len(dataset.questions),
+            dataset.source,
+            dataset.label_source,
+            dataset.notes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """Everything that a cell gives. Outcomes are the source of every number in `summary`; times are kept apart."""
+
+    cell_key: str
+    name: str
+    params: Mapping[str, str | int | float | bool]
+    plan: Plan
+    dataset: DatasetFacts
+    outcomes: tuple[Outcome, ...]
+    summary: Summary
+    timings: tuple[StageTime, ...]
+    facts: Mapping[str, float]
+    fingerprints: Mapping[str, Mapping[str, Any]]
+    notes: tuple[str, ...] = ()
+
+
+def run_cell(
+    cell: Cell, cache: Cache, *, dataset: Dataset | None = None, progress: Callable[[str], None] | None = None
+) -> CellResult:
+    """Runs a cell. `dataset`: already loaded (a sweep loads it once); else the part loads it, once per cache.
+
+    Raises DenominatorError: settings and labels before any stage, StageError for a part that fails at its work.
+    """
+    cell.check()
+    data = dataset or cache.once(sha(["dataset", describe(cell.dataset)]), cell.dataset.load, _dataset_bytes)
+    plan = replace(cell.plan, evaluate=data.evaluate) if data.evaluate != cell.plan.evaluate else cell.plan
+    if isinstance(cell.answerer, Threshold) and cell.answerer.t is not None:
+        plan = replace(plan, threshold=cell.answerer.t)
+    key = cell.key(data.dataset_hash, data.corpus_hash)
+    with cache.recording() as times:
+        work = _Work(replace(cell, plan=plan), data, cache, progress)
+        outcomes, summary = work.run()
+    return CellResult(
+        cell_key=key,
+        name=cell.name,
+        params=cell.params,
+        plan=plan,
+        dataset=DatasetFacts.of(data),
+        outcomes=outcomes,
+        summary=summary,
+        timings=tuple(times.values()),
+        facts=dict(sorted(work.facts.items())),
+        fingerprints=fingerprints_of(summary, plan, data),
+        notes=tuple(dict.fromkeys([*data.notes, *work.notes])),
+    )
+
+
+def _dataset_bytes(data: Dataset) -> int:
+    return 4 * sum(len(d.text) for d in data.documents) + 2000 * len(data.questions)
+
+
+class _Work:
+    """One run of one cell: the stages in order, and the facts that they leave."""
+
+    def __init__(self, cell: Cell, data: Dataset, cache: Cache, progress: Callable[[str], None] | None) -> None:
+        self.cell, self.data, self.cache, self.progress = cell, data, cache, progress
+        self.plan = cell.plan
+        self.facts: dict[str, float] = {}
+        self.notes: list[str] = []
+        self.questions = tuple(sorted(data.questions, key=lambda q: q.id))
+
+    def run(self) -> tuple[tuple[Outcome, ...], Summary]:
+        answers = None if self.cell.answerer is None else self.cell.answerer.answers()
+        index = None
+        if self.plan.evaluate == "abstention":
+            run = _nothing([q.id for q in self.questions])
+        else:
+            if not self.data.documents:
+                raise MeasurementError(
+                    "unscorable_questions", [], f"dataset {self.data.name} has no documents to search"
+                )
+            bench = self.bench()
+            first, index_facts = self._first(bench)
+            final = self._reranked(bench, first)
+            index = self._corpus_index()
+            run = final.run([q.id for q in self.questions], bench.table.units)
+            self._facts(bench, first, final, index_facts, index)
+            self._latency(bench, first)
+        self._say("evaluate")
+        outcomes = evaluate(
+            self.questions,
+            run,
+            self.plan,
+            index=index,
+            corpus_ids={d.id for d in self.data.documents} if self.data.documents else None,
+            answers=answers,
+            decide=self.cell.answerer is not None,
+            label_source=self.data.label_source,
+        )
+        summary = summarize(
+            outcomes, self.plan, label_source=self.data.label_source, chunker_varies=self.cell.chunker_varies
+        )
+        return outcomes, summary
+
+    def _say(self, what: str) -> None:
+        if self.progress is not None:
+            self.progress(what)
+
+    # ---------------------------------------------------------------- stages
+
+    def bench(self) -> Bench:
+        documents = tuple(sorted(self.data.documents, key=lambda d: d.id))
+        part = describe(self.cell.chunker)
+        libraries = [f"semchunk {_version('semchunk')}"] if getattr(self.cell.chunker, "library", None) else []
+        corpus = self.data.corpus_hash or ""
+        inputs = {"part": part, "corpus": corpus, "libraries": libraries}
+        name = type(self.cell.chunker).__name__
+
+        def compute() -> Payload:
+            return _packed(columns_of(documents, _chunked(self.cell.chunker, documents)))
+
+        self._say(f"chunk: {name}")
+        entry = self.cache.stage("chunks", inputs, compute, f"{name}, {len(documents)} documents")
+        table = self.cache.once(
+            f"table:{entry.key}",
+            lambda: _unpacked(entry.arrays, entry.lists).table(entry.key, documents),
+            lambda made: 200 * len(made),
+        )
+        if not len(table):
+            raise StageError(
+                f"{name} made no chunk of {len(documents)} documents; an empty index would score 0 like a real one"
+            )
+        queries = Queries(tuple(q.question or "" for q in self.questions))
+        return Bench(self.cache, table, queries, self.plan.pool, self.progress)
+
+    def _first(self, bench: Bench) -> tuple[Ranked, Mapping[str, float]]:
+        try:
+            ranked, facts = bench.ranked(self.cell.embedder)
+        except DenominatorError:
+            raise
+        except Exception as error:
+            raise StageError(f"{type(self.cell.embedder).__name__}: {type(error).__name__}: {error}") from error
+        silent = [i for i, text in enumerate(bench.queries.texts) if not text.strip()]
+        return (without(ranked, {**ranked.errors, **dict.fromkeys(silent, NO_TEXT)}) if silent else ranked), facts
+
+    def _reranked(self, bench: Bench, first: Ranked) -> Ranked:
+        part = self.cell.reranker
+        name = type(part).__name__
+
+        def work() -> Ranked:
+            try:
+                found = part.rerank(bench, first)
+            except DenominatorError:
+                raise
+            except Exception as error:
+                raise StageError(f"reranker {name}: {type(error).__name__}: {error}") from error
+            _check_permutation(name, first, found)
+            return found
+
+        if not (getattr(part, "cacheable", True) and getattr(self.cell.embedder, "cacheable", True)):
+            return work()
+        inputs = {
+            "part": describe(part),
+            "first": describe(self.cell.embedder),
+            "chunks": bench.table.key,
+            "queries": bench.queries.key,
+            "depth": bench.depth,
+        }
+        what = f"{name} over {type(self.cell.embedder).__name__}, {len(first)} questions"
+        entry = bench.stage("rerank", inputs, lambda: pack(work()), what)
+        return unpack(entry)
+
+    def _corpus_index(self) -> CorpusIndex:
+        documents = sorted(self.data.documents, key=lambda d: d.id)
+        entry = self.cache.stage(
+            "corpus_index",
+            {"corpus": self.data.corpus_hash or "", "code": 1},
+            lambda: Payload(CorpusIndex.build(documents).arrays()),
+            f"{len(documents)} documents",
+        )
+        return self.cache.once(
+            f"corpus_index:{entry.key}", lambda: CorpusIndex.from_arrays(entry.arrays), lambda _: entry.bytes
+        )
+
+    # ---------------------------------------------------------------- facts
+
+    def _facts(
+        self, bench: Bench, first: Ranked, final: Ranked, index_facts: Mapping[str, float], index: CorpusIndex
+    ) -> None:
+        table, units = bench.table, bench.table.units
+        facts = self.facts
+        facts["n_documents"] = float(len(table.documents))
+        facts["n_chunks"] = float(len(table))
+        facts["chunk_tokens_mean"] = float(np.mean(table.tokens))
+        facts["chunk_tokens_max"] = float(np.max(table.tokens))
+        facts["unanchored_chunks"] = float(np.count_nonzero(units.start < 0))
+        facts["pool"] = float(bench.depth)
+        facts["index_bytes"] = float(index_facts.get("index_bytes", 0.0))
+        for name, n in (("truncated_chunks", len(table)), ("truncated_questions", len(bench.queries))):
+            if name in index_facts:
+                facts[name] = index_facts[name]
+                facts[f"{name}_share"] = index_facts[name] / n
+                if index_facts[name]:
+                    what = name.removeprefix("truncated_")
+                    self.notes.append(f"{int(index_facts[name])} of {n} {what} are longer than the embedder reads")
+        k = 5 if 5 in self.plan.ks else max(self.plan.ks)
+        for name, value in _context_tokens(final, table, k, self.plan).items():
+            facts[name] = value
+        facts.update(self._pool_recall(first, table))
+        facts.update(self._ceiling(index, table))
+
+    def _pool_recall(self, first: Ranked, table: ChunkTable) -> dict[str, float]:
+        """Document recall of the first stage at the whole pool, over answerable questions: a reranker's ceiling."""
+        row_of = {d: i for i, d in enumerate(table.units.docs)}
+        shares = []
+        for i, question in enumerate(self.questions):
+            groups = document_groups(question) if question.answerability == "answerable" else ()
+            if not groups:
+                continue
+            pool = set(table.units.doc[first.unit[first.offsets[i] : first.offsets[i + 1]]].tolist())
+            shares.append(sum(any(row_of.get(d, -1) in pool for d in group) for group in groups) / len(groups))
+        return {"first_stage_recall_at_pool": float(np.mean(shares))} if shares else {}
+
+    def _ceiling(self, index: CorpusIndex, table: ChunkTable) -> dict[str, float]:
+        """What the chunker did to the evidence, whatever is retrieved: share of spans cut apart, best coverage left."""
+        questions = [q for q in self.questions if q.answerability == "answerable" and not q.needs_review]
+        inputs = {"chunks": table.key, "dataset": self.data.dataset_hash, "code": 1}
+
+        def compute() -> Payload:
+            found = split_evidence(index, questions, table.units)
+            share = found.share()
+            ceiling = np.asarray(found.ceiling)
+            known = bool(len(questions)) and bool(np.isfinite(ceiling).all())
+            facts = {"split_evidence": share, "coverage_ceiling": float(np.mean(ceiling)) if known else None}
+            return Payload(facts={name: value for name, value in facts.items() if value is not None})
+
+        try:
+            return dict(self.cache.stage("split_evidence", inputs, compute, f"{len(table)} chunks").facts)
+        except MeasurementError:
+            return {}  # gold that cannot be read is named by `evaluate`
+
+    # ---------------------------------------------------------------- latency
+
+    def _latency(self, bench: Bench, first: Ranked) -> None:
+        """One question at a time, apart from the throughput run. A cached stage gives the figures of its own day."""
+        how, cell = self.cell.latency, self.cell
+        usable = [i for i in range(len(first)) if i not in first.errors]
+        if not how.questions or not how.repeats or not usable:
+            return
+        picked = [usable[j] for j in np.linspace(0, len(usable) - 1, min(how.questions, len(usable))).astype(int)]
+        texts = [bench.queries.texts[i] for i in picked]
+        base = {
+            "part": describe(cell.embedder),
+            "chunks": bench.table.key,
+            "questions": sha(texts),
+            "how": [how.repeats, how.warm_up],
+            "depth": bench.depth,
+        }
+
+        def first_stage() -> Payload:
+            index = bench.opened(cell.embedder)
+            return Payload({"seconds": _timed(texts, lambda _, alone: index.search(alone, alone.queries), bench, how)})
+
+        def rerank() -> Payload:
+            rows = [first.one(i) for i in picked]
+            return Payload(
+                {"seconds": _timed(texts, lambda j, alone: cell.reranker.rerank(alone, rows[j]), bench, how)}
+            )
+
+        seconds = np.array(bench.stage("latency_first_stage", base, first_stage, f"{len(texts)} questions")["seconds"])
+        asked = base | {"reranker": describe(cell.reranker)}
+        seconds = seconds + np.array(bench.stage("latency_rerank", asked, rerank, f"{len(texts)} questions")["seconds"])
+        each = np.median(seconds, axis=1) * 1000
+        self.facts["latency_ms_median"] = float(np.median(each))
+        self.facts["latency_ms_p95"] = float(np.percentile(each, 95))
+        self.facts["latency_questions"] = float(len(texts))
+        self.facts["latency_repeats"] = float(how.repeats)
+
+
+def _timed(texts: Sequence[str], work: Callable[[int, Bench], Any], bench: Bench, how: Latency) -> Floats:
+    """Seconds of each question (rows) in each repeat (columns)."""
+    seconds = np.zeros((len(texts), how.repeats))
+    for j in range(min(how.warm_up, len(texts))):
+        work(j, bench.alone(texts[j]))
+    for r in range(how.repeats):
+        for j, text in enumerate(texts):
+            alone = bench.alone(text)
+            clock = time.perf_counter()
+            work(j, alone)
+            seconds[j, r] = time.perf_counter() - clock
+    return seconds
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)
+
+
+def _chunked(chunker: Chunker, documents: Sequence[Document]) -> Iterator[Sequence[Any]]:
+    for document in documents:
+        try:
+            yield checked_chunks(chunker, document)
+        except DenominatorError:
+            raise
+        except Exception as error:
+            name = type(chunker).__name__
+            raise StageError(f"chunker {name}, document {document.id!r}: {type(error).__name__}: {error}") from error
+
+
+def _packed(columns: Columns) -> Payload:
+    arrays: dict[str, Array] = {
+        "doc": columns.doc,
+        "start": columns.start,
+        "end": columns.end,
+        "header_tokens": columns.header_tokens,
+        "tokens": columns.tokens,
+    }
+    headers = [[i, text] for i, text in sorted(columns.headers.items())]
+    own = [[i, name, text] for i, (name, text) in sorted(columns.own.items())]
+    return Payload(arrays, {"headers": headers, "own": own})
+
+
+def _unpacked(arrays: Mapping[str, Any], lists: Mapping[str, Sequence[Any]]) -> Columns:
+    return Columns(
+        doc=np.asarray(arrays["doc"]),
+        start=np.asarray(arrays["start"]),
+        end=np.asarray(arrays["end"]),
+        header_tokens=np.asarray(arrays["header_tokens"]),
+        tokens=np.asarray(arrays["tokens"]),
+        headers={int(i): text for i, text in lists["headers"]},
+        own={int(i): (name, text) for i, name, text in lists["own"]},
+    )
+
+
+def _check_permutation(name: str, before: Ranked, after: Ranked) -> None:
+    """A reranker orders its pool; it neither adds nor loses a candidate, but for questions that failed in it."""
+    left, right = without(before, after.errors), after
+    if len(left) == len(right) and np.array_equal(left.offsets, right.offsets):
+        a = np.sort(left.row * (1 << 32) + left.unit)
+        b = np.sort(right.row * (1 << 32) + right.unit)
+        if np.array_equal(a, b):
+            return
+    raise StageError(f"reranker {name} must return a permutation of the pool: it added or lost candidates")
+
+
+def _context_tokens(final: Ranked, table: ChunkTable, k: int, plan: Plan) -> dict[str, float]:
+    """Mean tokens sent to a generator at K chunks and at the budget, over questions that did not fail."""
+    good: Bools = np.ones(len(final), np.bool_)
+    good[list(final.errors)] = False
+    tokens = table.tokens[final.unit].astype(np.int64)
+    row = final.row
+    place = np.arange(len(row)) - final.offsets[row]
+    total = np.concatenate(([0], np.cumsum(tokens)))
+    used = total[1:] - total[final.offsets[row]]  # up to and with this chunk
+    at_k = np.bincount(row[place < k], weights=tokens[place < k], minlength=len(final))
+    if plan.budget_cut == "truncate":
+        at_budget = np.minimum(np.bincount(row, weights=tokens, minlength=len(final)), plan.budget)
+    else:
+        fits = used <= plan.budget  # running sums only grow, so nothing fits after the first that does not
+        at_budget = np.bincount(row[fits], weights=tokens[fits], minlength=len(final))
+    if not good.any():
+        return {}
+    return {
+        f"context_tokens_at_{k}": float(at_k[good].mean()),
+        "context_tokens_at_budget": float(at_budget[good].mean()),
+    }
+
+
+def _nothing(question_ids: Sequence[str]) -> Run:
+    """A run without retrieval: recorded answers alone are judged."""
+    from denominator.types import Result
+
+    return Run.from_results({q: Result(depth=None, no_confidence=True) for q in question_ids})
+
+
+def fingerprints_of(summary: Summary, plan: Plan, data: Dataset) -> dict[str, dict[str, Any]]:
+    """The fingerprint's fields for each metric of a run (docs/measurement.md, section 9)."""
+    from denominator.tokens import identity
+
+    found = {}
+    for name in summary.metrics:
+        metric = parse_metric(name)
+        found[name] = {
+            "dataset_hash": data.dataset_hash,
+            "corpus_hash": data.corpus_hash,
+            "metric": name,
+            "metric_version": METRIC_VERSION,
+            "level": metric.level,
+            "k": metric.k,
+            "aggregation": plan.aggregation,
+            "eligibility": plan.eligibility,
+            "ties": plan.ties,
+            "tokenizer": identity(plan.budget_cut),
+        }
+    return found
+
+
+def unique_stages(cells: Sequence[Cell], dataset: Dataset) -> dict[str, int]:
+    """How many distinct chunkings, indexes, rankings and reranks a grid needs: what its cost grows with."""
+    chunkers = [sha(describe(c.chunker)) for c in cells]
+    firsts = [sha([a, describe(c.embedder)]) for a, c in zip(chunkers, cells, strict=True)]
+    reranks = [sha([a, describe(c.reranker)]) for a, c in zip(firsts, cells, strict=True)]
+    return {
+        "documents": len(dataset.documents),
+        "cells": len(cells),
+        "chunkings": len(set(chunkers)),
+        "first_stages": len(set(firsts)),
+        "reranks": len(set(reranks)),
+    }

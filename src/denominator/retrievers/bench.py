@@ -1,0 +1,125 @@
+"""Where a cell's stages are worked on: the chunks, the questions, the cache, and a record of times.
+
+A first stage (`BM25`, `Static`, …) is a frozen dataclass with `open(bench) -> Retriever`. Opening builds or reads the
+index; a retriever ranks rows of questions and scores given pairs. Rerankers use the same two doors, so a mix of BM25
+and static vectors needs no code of its own for either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from denominator.cache import Cache, Entry, Payload, describe
+from denominator.errors import ConfigError
+from denominator.fingerprint import sha
+from denominator.retrievers.table import ChunkTable, Queries, Ranked
+from denominator.types import Floats, Ints
+
+
+class Retriever(Protocol):
+    """An opened index. `facts` are numbers about it (`index_bytes`, `truncated_chunks`, …) for the record."""
+
+    facts: Mapping[str, float]
+
+    def search(self, bench: Bench, queries: Queries) -> Ranked:
+        """The best `bench.depth` chunks of each question."""
+
+
+class Scorer(Retriever, Protocol):
+    """A retriever that can also be one side of a mix."""
+
+    def score(self, bench: Bench, queries: Queries, row: Ints, unit: Ints) -> Floats:
+        """Score of each (question row, chunk) pair; a pair that does not match at all has 0."""
+
+
+class FirstStage(Protocol):
+    """The choice of config group `embedder`."""
+
+    def open(self, bench: Bench) -> Retriever: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One corpus under one chunker, with its questions and the depth that rankings are taken to."""
+
+    cache: Cache
+    table: ChunkTable
+    queries: Queries
+    depth: int
+    progress: Callable[[str], None] | None = None
+
+    @property
+    def order(self) -> Ints:
+        """Rank of each chunk's id: the tie rule as an integer."""
+        return self.cache.once(f"order:{self.table.key}", self.table.units.order, lambda made: made.nbytes)
+
+    def stage(self, stage: str, inputs: Mapping[str, Any], compute: Callable[[], Payload], what: str = "") -> Entry:
+        """A cached stage; see `Cache.stage`."""
+        if self.progress is not None:
+            self.progress(what or stage)
+        return self.cache.stage(stage, inputs, compute, what)
+
+    def opened(self, part: FirstStage) -> Retriever:
+        """The part's index over these chunks, opened once in a process."""
+        key = sha(["open", describe(part), self.table.key])
+        return self.cache.once(key, lambda: part.open(self), lambda made: int(2 * made.facts.get("index_bytes", 0)))
+
+    def scorer(self, part: FirstStage) -> Scorer:
+        """The opened part, which must be able to score given pairs. Raises ConfigError where it cannot."""
+        found: Any = self.opened(part)
+        if not hasattr(found, "score"):
+            raise ConfigError(
+                f"{type(part).__name__} ranks but does not score given pairs, so it cannot be one side of a mix"
+            )
+        scorer: Scorer = found
+        return scorer
+
+    def ranked(self, part: FirstStage) -> tuple[Ranked, Mapping[str, float]]:
+        """The part's ranking of all questions at the pool's depth, and what its index says of itself; cached."""
+        if not getattr(part, "cacheable", True):
+            found = self.opened(part)
+            return found.search(self, self.queries), found.facts
+        inputs = {"part": describe(part), "chunks": self.table.key, "queries": self.queries.key, "depth": self.depth}
+
+        def compute() -> Payload:
+            found = self.opened(part)
+            packed = pack(found.search(self, self.queries))
+            return replace(packed, facts={**packed.facts, "index": dict(found.facts)})
+
+        what = f"{type(part).__name__}, {len(self.queries)} questions, {len(self.table)} chunks"
+        entry = self.stage("first_stage", inputs, compute, what)
+        return unpack(entry), entry.facts["index"]
+
+    def alone(self, text: str) -> Bench:
+        """The same bench with one question that nothing is remembered about: for measuring latency."""
+        return replace(self, queries=Queries((text,), kept=False), progress=None)
+
+
+def pack(ranked: Ranked) -> Payload:
+    arrays = {
+        "offsets": ranked.offsets,
+        "unit": ranked.unit,
+        "scores": ranked.scores,
+        "exhausted": ranked.exhausted,
+    }
+    if ranked.confidence is not None:
+        arrays["confidence"] = ranked.confidence
+    errors = [[int(i), why] for i, why in sorted(ranked.errors.items())]
+    return Payload(arrays, {"errors": errors}, {"depth": ranked.depth, "has_confidence": ranked.has_confidence})
+
+
+def unpack(entry: Entry) -> Ranked:
+    return Ranked(
+        offsets=np.asarray(entry["offsets"]),
+        unit=np.asarray(entry["unit"]),
+        scores=np.asarray(entry["scores"]),
+        exhausted=np.asarray(entry["exhausted"]),
+        depth=int(entry.facts["depth"]),
+        confidence=np.asarray(entry["confidence"]) if "confidence" in entry.arrays else None,
+        has_confidence=bool(entry.facts["has_confidence"]),
+        errors={int(i): why for i, why in entry.lists["errors"]},
+    )

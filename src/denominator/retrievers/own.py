@@ -1,0 +1,153 @@
+"""A user's own retriever: any Python function, text in, ids and scores out."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from denominator.errors import ConfigError
+from denominator.retrievers.bench import Bench
+from denominator.retrievers.table import ChunkTable, Queries, Ranked, ranked_of
+from denominator.types import Hit, Ints
+
+Answers = Iterable[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Calls `function(question, k)`, or a coroutine function, for each question.
+
+    It returns hits in order: ids, `(id, score)` pairs, `Hit`s, or mappings with `id` (or `document_id`), `score`, and
+    perhaps `start` and `end`. An id is a chunk's id, or a document's id where the chunker makes one chunk of it
+    (`chunker: none`); a span names the chunk that has it. All hits of a question carry a score or none does; without,
+    the order counts. An exception, an unknown id or a mixed list makes that question failed, never the sweep.
+
+    Results are kept on disk only under a declared `version`, since nobody can see inside the function.
+    """
+
+    function: Callable[..., Any]
+    name: str = "own"
+    version: str | None = None
+    confidence: bool = True
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigError(f"embedder {self.name}: function must be callable, found {self.function!r}")
+
+    @property
+    def cacheable(self) -> bool:
+        return self.version is not None
+
+    def open(self, bench: Bench) -> OwnIndex:
+        return OwnIndex(self, bench.table, bench.order)
+
+
+async def _awaited(found: Awaitable[Any]) -> Any:
+    return await found
+
+
+class OwnIndex:
+    """The function with the tables that its ids are looked up in."""
+
+    def __init__(self, part: Own, table: ChunkTable, order: Ints) -> None:
+        self.part, self.order = part, order
+        self.facts: Mapping[str, float] = {}
+        units = table.units
+        self.of_id = {name: i for i, name in enumerate(units.ids)}
+        self.of_span: dict[tuple[str, int, int], int] = {}
+        chunks_of: dict[str, list[int]] = {}
+        for i, (doc, start, end) in enumerate(
+            zip(units.doc.tolist(), units.start.tolist(), units.end.tolist(), strict=True)
+        ):
+            self.of_span[units.docs[doc], start, end] = i
+            chunks_of.setdefault(units.docs[doc], []).append(i)
+        self.of_document = chunks_of
+
+    def search(self, bench: Bench, queries: Queries) -> Ranked:
+        depth = bench.depth
+        rows: list[int] = []
+        units: list[int] = []
+        scores: list[float] = []
+        errors: dict[int, str] = {}
+        given = np.zeros(len(queries), np.int64)
+        for i, text in enumerate(queries.texts):
+            try:
+                found = self._hits(self._call(text, depth), depth)
+            except Exception as error:  # whatever a user's function raises fails this question alone
+                errors[i] = f"{type(error).__name__}: {error}"
+                continue
+            given[i] = len(found)
+            for unit, score in found:
+                rows.append(i)
+                units.append(unit)
+                scores.append(score)
+        ranked = ranked_of(
+            np.array(rows, np.int64),
+            np.array(units, np.int64),
+            np.array(scores, np.float64),
+            order=self.order,
+            rows=len(queries),
+            depth=depth,
+            exhausted=given < depth,
+        )
+        return replace(ranked, has_confidence=self.part.confidence, errors=errors)
+
+    def _call(self, text: str, depth: int) -> Answers:
+        found = self.part.function(text, depth)
+        if inspect.isawaitable(found):
+            found = asyncio.run(_awaited(found))
+        return list(found)
+
+    def _hits(self, found: Answers, depth: int) -> list[tuple[int, float]]:
+        hits, seen = [], set[int]()
+        for item in found:
+            unit, score = self._one(item)
+            if unit not in seen:  # the best-placed of repeated hits counts
+                seen.add(unit)
+                hits.append((unit, score))
+        hits = hits[:depth]
+        given = [score for _, score in hits if score is not None]
+        if not given:
+            return [(unit, float(depth - place)) for place, (unit, _) in enumerate(hits)]
+        if len(given) < len(hits):
+            raise ValueError("some hits have a score and some have none")
+        if not np.isfinite(given).all():
+            raise ValueError("a score is not a finite number")
+        return [(unit, float(score)) for unit, score in hits if score is not None]
+
+    def _one(self, item: Any) -> tuple[int, float | None]:
+        start = end = None
+        if isinstance(item, str):
+            name, score = item, None
+        elif isinstance(item, Hit):
+            name, score, start, end = item.id, item.score, item.start, item.end
+            if item.id not in self.of_id and start is not None:
+                name = item.doc
+        elif isinstance(item, Mapping):
+            name = item["id"] if "id" in item else item["document_id"]
+            score, start, end = item.get("score"), item.get("start"), item.get("end")
+            if "document_id" in item and start is not None and name not in self.of_id:
+                name = item["document_id"]
+        else:
+            name, score = item
+        if not isinstance(name, str):
+            raise TypeError(f"ids are texts, found {name!r}")
+        return self._unit(name, start, end), None if score is None else float(score)
+
+    def _unit(self, name: str, start: int | None, end: int | None) -> int:
+        if name in self.of_id:
+            return self.of_id[name]
+        if start is not None and end is not None and (name, start, end) in self.of_span:
+            return self.of_span[name, start, end]
+        chunks = self.of_document.get(name, [])
+        if len(chunks) == 1:
+            return chunks[0]
+        if chunks:
+            raise ValueError(f"document {name!r} has {len(chunks)} chunks; return chunk ids, or use chunker: none")
+        raise ValueError(f"id {name!r} is neither a chunk nor a document of the corpus")
