@@ -568,6 +568,7 @@ def test_bad_spans_name_what_to_mend() -> None:
     refused("empty_span", ["q"], lambda: SpanGold.build(INDEX, [question("q", ("d", 3, 4))]))  # only a space
     refused("empty_span", ["q"], lambda: SpanGold.build(INDEX, [question("q", ("d", 9, 4))]))
     refused("empty_span", ["q"], lambda: SpanGold.build(INDEX, [question("q", ("d", 99, 4))]))
+    refused("span_out_of_range", ["d"], lambda: SpanGold.build(INDEX, [question("q", ("d", 0, -99))]))
     asked = [question("q", ("d", 0, 19)), question("r", ("e", -1, 3)), question("s", ("d", 0, 3))]
     refused("span_out_of_range", ["d", "e"], lambda: SpanGold.build(INDEX, asked))
 

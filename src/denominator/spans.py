@@ -220,7 +220,7 @@ def _gold_columns(
                     need[row - len(lengths)] = max(need[row - len(lengths)], end)
                 elif end > lengths[row]:
                     outside.add(document)
-                if start < 0:
+                if start < 0 or end < 0:
                     outside.add(document)
                 spans.append((len(group_question), row, start, end))
             group_question.append(question)
