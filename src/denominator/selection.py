@@ -18,7 +18,7 @@ import numpy as np
 
 from denominator.audit import audit_outcomes
 from denominator.errors import ConfigError, MeasurementError, listing
-from denominator.evaluation import parse_metric
+from denominator.evaluation import parse_metric, slice_tags, slice_values
 from denominator.fingerprint import FIELDS, comparable, differing, sha
 from denominator.ranking import level_guard
 from denominator.types import Estimate, Floats, Level, Outcome, Plan, RecordedRun
@@ -46,7 +46,6 @@ from denominator.uncertainty import (
 
 COSTS = ("latency_p50_ms", "index_bytes", "context_tokens")
 FEW = 20  # a slice with fewer questions than this carries a warning
-MOST_TAG_VALUES = 20
 SHOWN_DISAGREEMENTS = 10
 OPTIMISM_RESAMPLES = 2000
 
@@ -313,8 +312,8 @@ class _Scored:
 
     @cached_property
     def clusters(self) -> tuple[str | None, ...] | None:
-        clusters = tuple(o.cluster for o in self.outcomes)
-        return clusters if any(c is not None for c in clusters) else None
+        # Nothing is clustered unasked: a field that could cluster does so only if the plan names it.
+        return tuple(o.cluster for o in self.outcomes) if self.run.plan.cluster is not None else None
 
     @cached_property
     def repeats(self) -> list[int]:
@@ -359,8 +358,10 @@ class _Scored:
         )
 
 
-def _score(run: RecordedRun, label: str, metric: str, micro: bool) -> _Scored | Excluded:
+def _score(run: RecordedRun, label: str, metric: str) -> _Scored | Excluded:
     """The run's vector, or why it has none."""
+    family = parse_metric(metric).family.removeprefix("slot_").removeprefix("chunk_")
+    micro = run.plan.aggregation == "micro" and family == "recall"  # only recall counts groups found of groups
     if run.plan.evaluate == "abstention":
         return Excluded(
             run.run_id, label, "abstention_only", "recorded answers without a corpus have no retrieval metric"
@@ -496,7 +497,7 @@ def decide(
     allowed: dict[str, list[Any]] = {name: [] for name in settings.allow}
     for run in runs:
         label = labels[run.run_id]
-        scored = _score(run, label, metric, run.plan.aggregation == "micro")
+        scored = _score(run, label, metric)
         if isinstance(scored, Excluded):
             excluded.append(scored)
             continue
@@ -819,33 +820,15 @@ def _level_effect(
     )
 
 
-def tag_values(value: Any) -> tuple[str, ...]:
-    """A tag's values as text: a list counts under each of its members; true and false are written as in JSON.
-
-    >>> tag_values(["a", "b"]), tag_values(True), tag_values(None)
-    (('a', 'b'), ('true',), ())
-    """
-    if value is None:
-        return ()
-    if isinstance(value, (list, tuple)):
-        return tuple(dict.fromkeys(text for v in value for text in tag_values(v)))
-    if isinstance(value, bool):
-        return ("true" if value else "false",)
-    return (str(value),)
-
-
 def _slices(members: Mapping[str, _Scored], settings: Settings) -> tuple[Slice, ...]:
     first = next(iter(members.values()))
-    everything: dict[str, set[str]] = {}
-    for o in first.run.outcomes:
-        for tag, value in o.tags.items():
-            everything.setdefault(tag, set()).update(tag_values(value))
-    wanted = settings.slices or tuple(sorted(t for t, v in everything.items() if 2 <= len(v) <= MOST_TAG_VALUES))
     found = []
-    for tag in wanted:
-        where: dict[str, list[int]] = {value: [] for value in sorted(everything.get(tag, ()))}
+    for tag in slice_tags(first.run.outcomes, replace(first.run.plan, slices=settings.slices)):
+        where: dict[str, list[int]] = {
+            v: [] for v in sorted({v for o in first.run.outcomes for v in slice_values(o, tag)})
+        }
         for i, o in enumerate(first.outcomes):
-            for value in tag_values(o.tags.get(tag)):
+            for value in slice_values(o, tag):
                 where[value].append(i)
         for value, rows in where.items():
             warning = f"only {len(rows)} questions: too few to say anything" if len(rows) < FEW else None
@@ -999,7 +982,7 @@ def compare(
     labels = _labels(runs)
     scored = []
     for run in runs:
-        s = _score(run, labels[run.run_id], metric, run.plan.aggregation == "micro")
+        s = _score(run, labels[run.run_id], metric)
         if isinstance(s, Excluded):
             raise MeasurementError("not_comparable", [s.reason], f"run {run.name!r}: {s.detail}")
         scored.append(s)
