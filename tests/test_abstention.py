@@ -361,6 +361,16 @@ def test_threshold_is_the_best_of_all_candidates(answerable: list[float], unansw
     assert picked.reason == ("never_abstains" if picked.t is None else None)
 
 
+@pytest.mark.parametrize("low", [1.0, math.nextafter(1.0, 2.0)])
+def test_neighbouring_floats_are_judged_by_what_the_threshold_really_does(low: float) -> None:
+    """The midpoint of two neighbours is one of them; only the upper one separates them under <."""
+    high = math.nextafter(low, 2.0)
+    picked = pick_threshold([high], [low])
+    separates = picked.t is not None and low < picked.t <= high
+    assert picked.youden == (1.0 if separates else 0.0)
+    assert separates == (low / 2 + high / 2 == high)
+
+
 def many(n: int, shift: float = 0.3, seed: int = 0) -> list[Scored]:
     rng = np.random.default_rng(seed)
     return [

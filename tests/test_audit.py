@@ -67,6 +67,13 @@ def test_what_depends_on_hits_is_left_out_where_hits_are_unknown() -> None:
     assert "empty_is_one_if_nothing_retrieved" in reported(audit(SEED, 0))
 
 
+def test_a_missing_label_is_not_a_deliberate_unanswerable() -> None:
+    answerable = [AuditRow("answerable", True, 1.0)] * 2
+    deliberate, forgotten = AuditRow("unanswerable", False), AuditRow("answerable_no_gold", False)
+    assert reported(audit_run([*answerable, deliberate, deliberate]))["missing_label_is_miss"] == 1.0
+    assert reported(audit_run([*answerable, forgotten, forgotten]))["missing_label_is_miss"] == 0.5
+
+
 def test_triples_are_enough() -> None:
     triples = [(row.state, row.has_gold, row.value) for row in TABLE]
     ours, full = audit_run(triples), audit_run(TABLE)
