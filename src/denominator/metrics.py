@@ -40,8 +40,9 @@ import numpy as np
 
 from denominator.eligibility import check_id, document_groups
 from denominator.errors import ConfigError, MeasurementError
-from denominator.places import ABSENT, Columns, check_ids, columns_of, dict_places, offsets_of, places, uniform
+from denominator.places import ABSENT, Columns, check_ids, columns_of, dict_places, each, offsets_of, places, uniform
 from denominator.ranking import (
+    blocks,
     canonical,
     check_depth,
     check_k,
@@ -62,7 +63,9 @@ RATES = frozenset({"hit", "complete"})
 """Metrics that are 0 or 1 per question, so that their mean is a rate."""
 _WHOLE_RANKING = frozenset({"mrr", "ndcg", "ndcg_exp", "map"})
 _PREFIXES: dict[Level, str] = {"L1": "", "L2": "slot_", "L3": "chunk_"}
-_EVERYTHING = np.iinfo(np.int32).max
+_EVERYTHING = np.int32(2**31 - 1)
+_SLOTS = 8  # gold ids per question up to which they make a table
+_ROWS_PER_PART = 1 << 20
 
 
 # ------------------------------------------------------------------ names
@@ -88,7 +91,7 @@ class Metric:
     @property
     def cut(self) -> int:
         """K as a number, the whole ranking where the name has none."""
-        return _EVERYTHING if self.k is None else self.k
+        return int(_EVERYTHING) if self.k is None else self.k
 
 
 def parse_name(name: str) -> Metric:
@@ -151,6 +154,11 @@ class Gold:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def part(self, start: int, stop: int) -> Gold:
+        """Questions `start` to `stop` of gold without alternatives."""
+        low, high = int(self.offsets[start]), int(self.offsets[stop])
+        return Gold(self.offsets[start : stop + 1] - low, self.grade[low:high], self.groups[start:stop])
+
 
 def _gold_of(
     groups: Sequence[Sequence[Sequence[str]]], grades: Sequence[Mapping[str, int] | None]
@@ -198,44 +206,71 @@ def _floats(x: Any) -> Floats:
     return out
 
 
-class _Segments:
-    """Sums and minima over consecutive entries of each question; an empty question gives 0 or the default."""
+class _Layout:
+    """How the entries of a question are laid out, so that everything per question is one array operation.
 
-    def __init__(self, offsets: Ints) -> None:
-        self.n = len(offsets) - 1
-        lengths = np.diff(offsets)
-        self.lengths = lengths
-        self.single = len(lengths) > 0 and bool((lengths == 1).all())
-        self.filled = np.flatnonzero(lengths)
-        self.full = len(self.filled) == self.n
-        self.starts = offsets[:-1][self.filled]
-        self.offsets = offsets
+    Few gold ids per question (the usual case) make a table of slots × questions; otherwise entries stay flat and are
+    reduced segment by segment. All arithmetic is the same for both.
+    """
 
-    def sum(self, x: Any) -> Floats:
+    def __init__(self, gold: Gold) -> None:
+        self.n = len(gold)
+        self.offsets = gold.offsets
+        self.lengths = np.diff(gold.offsets)
+        entries = int(gold.offsets[-1])
+        slots = int(self.lengths.max(initial=0))
+        self.is_table = gold.pair_group is None and slots <= _SLOTS and slots * self.n <= 4 * entries
+        self.question = np.repeat(np.arange(self.n), self.lengths)
+        self.number = np.arange(entries) - np.repeat(gold.offsets[:-1], self.lengths)  # within the question, from 0
+        self._target = self.number * self.n + self.question if self.is_table else self.number
+        self.shape = (slots, self.n)
+        self.within: Any = np.arange(slots)[:, None] if self.is_table else self.number
+
+    def put(self, entries: Any) -> Any:
+        """Entries in this layout; slots that no entry fills are 0."""
+        if not self.is_table:
+            return entries
+        table = np.zeros(self.shape, entries.dtype)
+        table.reshape(-1)[self._target] = entries
+        return table
+
+    def each(self, per_question: Any) -> Any:
+        """One value per question beside each of its entries."""
+        return per_question if self.is_table else np.repeat(per_question, self.lengths)
+
+    def sum(self, x: Any) -> Any:
         if x.dtype == np.bool_:
-            x = x.view(np.int8)
-        if self.single:
-            return _floats(x)
-        return self._spread(np.add.reduceat(x, self.starts, dtype=np.float64) if len(self.starts) else x, 0.0)
+            x = x.view(np.uint8)
+        if self.is_table:
+            return np.add.reduce(x, axis=0, dtype=x.dtype)  # at most _SLOTS ones: a byte holds them
+        return _sum_segments(x, self.offsets)
 
-    def min(self, x: Any, default: float) -> Floats:
-        if self.single:
-            return _floats(x)
-        return self._spread(np.minimum.reduceat(x, self.starts) if len(self.starts) else x, default)
-
-    def _spread(self, x: Any, default: float) -> Floats:
-        if self.full:
-            return _floats(x)
-        out = np.full(self.n, default)
-        out[self.filled] = x
+    def min(self, x: Any, default: Any) -> Any:
+        if self.is_table:
+            return np.minimum.reduce(x, axis=0, initial=default)
+        out = np.full(self.n, default, x.dtype)
+        filled = np.flatnonzero(self.lengths)
+        if len(filled):
+            out[filled] = np.minimum.reduceat(x, self.offsets[filled])
         return out
 
-    def index(self) -> Ints:
-        return np.repeat(np.arange(self.n), self.lengths)
+    def ascending(self, x: Any) -> Any:
+        """Every question's entries in ascending order."""
+        if not self.is_table:
+            return x[np.lexsort((x, self.question))]
+        rows = list(x)  # a bubble sort of whole rows: a handful of slots, all questions at once
+        for last in range(len(rows) - 1, 0, -1):
+            for j in range(last):
+                rows[j], rows[j + 1] = np.minimum(rows[j], rows[j + 1]), np.maximum(rows[j], rows[j + 1])
+        return np.array(rows, x.dtype).reshape(x.shape)
 
-    def within(self) -> Ints:
-        """Number of an entry inside its question, from 0."""
-        return np.arange(int(self.offsets[-1])) - np.repeat(self.offsets[:-1], self.lengths)
+
+def _sum_segments(x: Any, offsets: Ints) -> Floats:
+    out = np.zeros(len(offsets) - 1)
+    filled = np.flatnonzero(np.diff(offsets))
+    if len(filled):
+        out[filled] = np.add.reduceat(x, offsets[filled], dtype=np.float64)
+    return out
 
 
 # ------------------------------------------------------------------ from places to values: the one implementation
@@ -250,66 +285,60 @@ class _Scorer:
 
     def __init__(self, gold: Gold, place: Any, rank: Any | None = None) -> None:
         self.gold = gold
-        self.place = place
-        self.rank = place if rank is None else rank
-        self.found = place > 0
-        self.segments = _Segments(gold.offsets)
-        self.size = self.segments.lengths.astype(np.float64)
+        self.layout = _Layout(gold)
+        given = self.layout.put(place)
+        self.rank = given if rank is None else self.layout.put(rank)  # 0 where absent: its discount is 0
+        self.distinct_ranks = rank is not None
+        self.place = np.where(given > 0, given, _EVERYTHING)
+        self.size = self.layout.lengths.astype(np.float64)
         self.per_question = gold.groups.astype(np.float64)
-        self._first: tuple[Floats, Floats] | None = None
-        self._discounted: dict[bool, Any] = {}
-        self._ideal: dict[bool, tuple[Any, Any]] = {}
-        top_rank = int(max(self.rank.max(initial=0), self.segments.lengths.max(initial=0)))
-        with np.errstate(divide="ignore"):
-            self.discount = 1.0 / np.log2(np.arange(top_rank + 1) + 1.0)
-        self.discount[0] = 0.0  # rank 0 is "absent"
+        self._first: tuple[Any, Any] | None = None
+        self._gains: dict[bool, tuple[Any, Any]] = {}
+        top_rank = int(max(self.rank.max(initial=0), self.layout.lengths.max(initial=0)))
+        self.discount = np.zeros(top_rank + 1)
+        self.discount[1:] = 1.0 / np.log2(np.arange(1, top_rank + 1) + 1.0)
 
     def values(self, metric: Metric) -> Floats:
         """One value per question, NaN where it has no gold, or a group of alternatives that the metric cannot take."""
+        cut = min(metric.cut, int(_EVERYTHING) - 1)
         with np.errstate(invalid="ignore", divide="ignore"):
-            out: Floats = getattr(self, f"_{metric.kind}")(metric.cut)
-        undefined = self.per_question == 0
+            out: Floats = getattr(self, f"_{metric.kind}")(cut)
+        undefined = self.gold.groups == 0
         if metric.kind in PLAIN_GOLD_ONLY and self.gold.has_or is not None:
             undefined = undefined | self.gold.has_or
         if undefined.any():
             out[undefined] = np.nan
         return out
 
-    def _inside(self, cut: int) -> Bools:
-        inside: Bools = self.found & (self.place <= cut)
-        return inside
-
     def _recall(self, cut: int) -> Floats:
-        inside = self._inside(cut)
+        inside = self.place <= cut
         if self.gold.pair_group is None or self.gold.pair_entry is None:
-            return self.segments.sum(inside) / self.per_question
-        satisfied = np.zeros(int(self.gold.groups.sum()), np.bool_)
-        satisfied[self.gold.pair_group[inside[self.gold.pair_entry]]] = True
-        return _Segments(offsets_of(self.gold.groups)).sum(satisfied) / self.per_question
+            return _floats(self.layout.sum(inside) / self.per_question)
+        satisfied = np.zeros(int(self.gold.groups.sum()), np.uint8)
+        satisfied[self.gold.pair_group[inside[self.gold.pair_entry]]] = 1
+        return _sum_segments(satisfied, offsets_of(self.gold.groups)) / self.per_question
 
     def _complete(self, cut: int) -> Floats:
         return _floats(self._recall(cut) == 1.0)
 
     def _precision(self, cut: int) -> Floats:
-        return self.segments.sum(self._inside(cut)) / cut
+        return _floats(self.layout.sum(self.place <= cut) / np.float64(cut))
 
-    def _best(self) -> tuple[Floats, Floats]:
-        """Place and rank of the first relevant unit, infinite where there is none."""
+    def _best(self) -> tuple[Any, Any]:
+        """Place and rank of the first relevant unit; `_EVERYTHING` where there is none."""
         if self._first is None:
-            place = self.segments.min(np.where(self.found, self.place, _EVERYTHING), _EVERYTHING)
-            rank = place
-            if self.rank is not self.place:
-                rank = self.segments.min(np.where(self.found, self.rank, _EVERYTHING), _EVERYTHING)
+            place = rank = self.layout.min(self.place, _EVERYTHING)
+            if self.distinct_ranks:
+                rank = self.layout.min(np.where(self.rank > 0, self.rank, _EVERYTHING), _EVERYTHING)
             self._first = place, rank
         return self._first
 
     def _hit(self, cut: int) -> Floats:
-        place, _ = self._best()
-        return _floats((place <= cut) & (place < _EVERYTHING))
+        return _floats(self._best()[0] <= cut)
 
     def _mrr(self, cut: int) -> Floats:
         place, rank = self._best()
-        return np.where((place <= cut) & (place < _EVERYTHING), 1.0 / rank, 0.0)
+        return np.where(place <= cut, 1.0 / rank, 0.0)
 
     def _ndcg(self, cut: int) -> Floats:
         return self._gain(cut, exponential=False)
@@ -318,32 +347,22 @@ class _Scorer:
         return self._gain(cut, exponential=True)
 
     def _gain(self, cut: int, *, exponential: bool) -> Floats:
-        if exponential not in self._ideal:
-            gain = np.exp2(self.gold.grade) - 1.0 if exponential else self.gold.grade
-            within = self.segments.within()
-            order: Any = slice(None)
-            if ((gain[1:] > gain[:-1]) & (within[1:] > 0)).any():
-                order = np.lexsort((-gain, self.segments.index()))
-            self._ideal[exponential] = within, gain[order] * self.discount[within + 1]
-            self._discounted[exponential] = gain * self.discount[self.rank]
-        within, ideal = self._ideal[exponential]
-        dcg = self.segments.sum(np.where(self.place <= cut, self._discounted[exponential], 0.0))
-        return dcg / self.segments.sum(np.where(within < cut, ideal, 0.0))
+        if exponential not in self._gains:
+            gain = self.layout.put(np.exp2(self.gold.grade) - 1.0 if exponential else self.gold.grade)
+            ideal = -self.layout.ascending(-gain) * self.discount[self.layout.within + 1]
+            self._gains[exponential] = gain * self.discount[self.rank], ideal
+        gained, ideal = self._gains[exponential]
+        dcg = self.layout.sum(np.where(self.place <= cut, gained, 0.0))
+        return _floats(dcg / self.layout.sum(np.where(self.layout.within < cut, ideal, 0.0)))
 
     def _map(self, cut: int) -> Floats:
-        inside = np.flatnonzero(self._inside(cut))
-        question = self.segments.index()[inside]
-        order = np.lexsort((self.rank[inside], question))
-        rank = self.rank[inside][order]
-        question = question[order]
-        first = np.searchsorted(question, np.arange(self.segments.n))
-        so_far = np.arange(1, len(rank) + 1) - first[question]
-        return np.bincount(question, so_far / rank, self.segments.n) / self.size
+        rank = self.layout.ascending(np.where(self.place <= cut, self.rank, _EVERYTHING))
+        precision = np.where(rank < _EVERYTHING, (self.layout.within + 1) / rank, 0.0)
+        return _floats(self.layout.sum(precision) / self.size)
 
     def _r_precision(self, _: int) -> Floats:
-        return self.segments.sum(
-            self.found & (self.rank <= np.repeat(self.segments.lengths, self.segments.lengths))
-        ) / (self.size)
+        first = (self.rank > 0) & (self.rank <= self.layout.each(self.layout.lengths))
+        return _floats(self.layout.sum(first) / self.size)
 
 
 # ------------------------------------------------------------------ the bulk door
@@ -599,11 +618,10 @@ def _places_of_rows(
 
 def _judged(offsets: Ints, place: Any, lengths: Ints, cut: int) -> Floats:
     """Judged units in the first K places / filled places there; NaN where nothing was judged or nothing retrieved."""
-    segments = _Segments(offsets)
     shown = np.minimum(lengths, cut)
-    counted = (shown > 0) & (segments.lengths > 0)
+    counted = (shown > 0) & (np.diff(offsets) > 0)
     share = np.full(len(lengths), np.nan)
-    share[counted] = segments.sum((place > 0) & (place <= cut))[counted] / shown[counted]
+    share[counted] = _sum_segments((place > 0) & (place <= cut), offsets)[counted] / shown[counted]
     return share
 
 
@@ -664,7 +682,10 @@ def score_arrays(
     gold_offsets = _checked_offsets(gold_offsets, len(gold_ids))
     if len(gold_offsets) != len(offsets):
         raise ValueError(f"gold is given for {len(gold_offsets) - 1} questions, rankings for {len(offsets) - 1}")
-    gold, codes = _plain_gold(gold_offsets, _code_column(gold_ids), gold_grades)
+    gold_ids = _code_column(gold_ids)
+    if gold_ids.size and gold_ids.min() < 0:
+        raise MeasurementError("bad_id", [str(gold_ids.min())], "codes are not negative")
+    gold, codes = _plain_gold(gold_offsets, gold_ids, gold_grades)
     table = None if order is None else np.asarray(order)
     columns = Columns(
         offsets=offsets,
@@ -676,9 +697,21 @@ def score_arrays(
         names=lambda c: [str(i) for i in c],
         width=uniform(offsets),
     )
-    place, _ = places(columns, gold.offsets, codes.astype(ids.dtype, copy=False), threads)
-    scorer = _Scorer(gold, place)
-    return {name: scorer.values(metric) for name, metric in metrics.items()}
+    codes = codes.astype(ids.dtype, copy=False)
+    values = {name: np.empty(len(gold)) for name in metrics}
+
+    def work(bounds: tuple[int, int]) -> None:
+        start, stop = bounds
+        part, mine = columns.part(start, stop), gold.part(start, stop)
+        if part.ids.size and part.ids.min() < 0:
+            raise MeasurementError("bad_id", [str(part.ids.min())], "codes are not negative")
+        entries = slice(int(gold.offsets[start]), int(gold.offsets[stop]))
+        scorer = _Scorer(mine, places(part, mine.offsets, codes[entries], threads=1)[0])
+        for name, metric in metrics.items():
+            values[name][start:stop] = scorer.values(metric)
+
+    each(work, blocks(offsets, _ROWS_PER_PART), threads)
+    return values
 
 
 def _code_column(codes: Any) -> Any:
@@ -689,8 +722,6 @@ def _code_column(codes: Any) -> Any:
         raise MeasurementError("bad_id", [str(column.dtype)], "codes are whole numbers")
     if column.dtype not in (np.int32, np.int64):
         column = column.astype(np.int64)
-    if column.min() < 0:
-        raise MeasurementError("bad_id", [str(column.min())], "codes are not negative")
     return np.ascontiguousarray(column)
 
 
@@ -711,7 +742,7 @@ def _plain_gold(offsets: Ints, codes: Any, grades: Any | None) -> tuple[Gold, An
             raise ValueError(f"there are {len(codes)} gold ids and {given.size} grades")
         keep = given > 0
         grade = given.astype(np.float64)
-    copies = distinct_rows(offsets, codes)
+    copies = distinct_rows(offsets, codes) if _may_repeat(offsets, codes) else None
     if copies is not None:
         once = np.zeros(len(codes), np.bool_)
         once[copies] = True
@@ -721,6 +752,17 @@ def _plain_gold(offsets: Ints, codes: Any, grades: Any | None) -> tuple[Gold, An
         offsets = before[offsets]
         codes, grade = codes[keep], grade[keep]
     return Gold(offsets=offsets, grade=grade, groups=np.diff(offsets)), codes
+
+
+def _may_repeat(offsets: Ints, codes: Any) -> bool:
+    """False when neighbours at every distance up to the largest question differ: cheaper than a sort, and it settles
+    the usual case of a few gold ids each.
+    """
+    lengths = np.diff(offsets)
+    most = int(lengths.max(initial=0))
+    if most > _SLOTS:
+        return True
+    return any((codes[d:] == codes[:-d]).any() for d in range(1, most))
 
 
 def _sorted_codes(offsets: Ints, codes: Any, scores: Any, order: Any | None, ties: Ties) -> Ints:

@@ -11,7 +11,7 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, compress, repeat
 from typing import Any
 
@@ -62,6 +62,16 @@ class Columns:
     names: Callable[[Any], list[str]]
     width: int | None  # hits per question where all have the same number
 
+    def part(self, start: int, stop: int) -> Columns:
+        """The rankings `start` to `stop`, as views."""
+        low, high = int(self.offsets[start]), int(self.offsets[stop])
+        return replace(
+            self,
+            offsets=self.offsets[start : stop + 1] - low,
+            ids=self.ids[low:high],
+            scores=None if self.scores is None else self.scores[low:high],
+        )
+
 
 def places(columns: Columns, row_offsets: Ints, codes: Any, threads: int) -> tuple[Int32s, Ints]:
     """The 1-based place of every gold entry in its ranking (0: absent), and how many distinct units each ranking has.
@@ -80,11 +90,11 @@ def places(columns: Columns, row_offsets: Ints, codes: Any, threads: int) -> tup
         if distinct is not None:
             lengths[start:stop] = distinct
 
-    _each(work, blocks(columns.offsets, _ROWS_PER_BLOCK), threads)
+    each(work, blocks(columns.offsets, _ROWS_PER_BLOCK), threads)
     return place, lengths
 
 
-def _each(work: Callable[[tuple[int, int]], None], parts: Sequence[tuple[int, int]], threads: int) -> None:
+def each(work: Callable[[tuple[int, int]], None], parts: Sequence[tuple[int, int]], threads: int) -> None:
     """Runs the parts, side by side where asked to; every part writes to places of its own."""
     if threads <= 1 or len(parts) < 2:
         for part in parts:
@@ -226,17 +236,25 @@ def _locate(ids: Any, of_row: Ints, where: Ints, codes: Any) -> Int32s:
         for i in range(0, len(codes), step):
             _mark(ids[where[i : i + step]], codes[i : i + step], found, np.arange(i, min(i + step, len(codes))))
         return found
-    for slot in range(most):  # the first gold id of every row, then the second …
+    if not most:
+        return found
+    wanted = np.full((most, rows), ABSENT, ids.dtype)  # the first gold id of every row, then the second …
+    wanted[np.arange(len(codes)) - of_row[where], where] = codes
+    hit, one = np.equal(ids, wanted[0][:, None]), None
+    for slot in range(1, most):
         has = np.flatnonzero(per_row > slot)
-        entries = of_row[:-1][has] + slot
         if 2 * len(has) > rows:
-            wanted = np.full(rows, ABSENT, ids.dtype)
-            wanted[has] = codes[entries]
-            at = np.full(rows, -1, np.int64)
-            at[has] = entries
-            _mark(ids, wanted, found, at)
+            one = np.empty_like(hit) if one is None else one
+            hit |= np.equal(ids, wanted[slot][:, None], out=one)
         else:
-            _mark(ids[has], codes[entries], found, entries)
+            hit[has] |= ids[has] == wanted[slot][has, None]
+    cells = np.flatnonzero(hit)
+    row = cells // width
+    column = cells - row * width
+    value = ids.reshape(-1)[cells]
+    for slot in range(most):
+        mine = np.flatnonzero(wanted[slot][row] == value)
+        found[of_row[row[mine]] + slot] = column[mine]
     return found
 
 
