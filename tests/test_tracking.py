@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from denominator.errors import StoreError
 from denominator.evaluation import Summary, evaluate, summarize
 from denominator.masking import forget, mask, remember
+from denominator.pipeline import DatasetFacts
 from denominator.tracking import (
     Store,
     default_uri,
@@ -34,8 +35,6 @@ from denominator.tracking.facts import alive, process_tags
 from denominator.tracking.spelling import METRIC_LIMIT, param_text, shortened
 from denominator.tracking.store import retry
 from denominator.types import (
-    Dataset,
-    Document,
     Estimate,
     Evidence,
     Hit,
@@ -59,17 +58,13 @@ class FakeResult:
     name: str
     params: dict[str, Any]
     plan: Plan
-    dataset: Dataset
+    dataset: DatasetFacts
     outcomes: tuple[Outcome, ...]
     summary: Summary
     timings: tuple[StageTime, ...] = (StageTime("chunk", 0.5, 0.0, True), StageTime("rank", 0.25, 0.25, False))
     facts: dict[str, float] = field(default_factory=lambda: {"n_chunks": 4.0, "broken": float("nan")})
     fingerprints: dict[str, dict[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ("a note",)
-
-
-def documents() -> tuple[Document, ...]:
-    return tuple(Document(i, f"text of document {i} 中 é") for i in ("a", "b", "c", "z", "y"))
 
 
 def make(key: str = "k" * 64, name: str = "fixed · bm25 · none", **changes: Any) -> FakeResult:
@@ -88,7 +83,7 @@ def make(key: str = "k" * 64, name: str = "fixed · bm25 · none", **changes: An
         name,
         {"chunker": "fixed", "chunker.size": 128, "long": "x" * 7000},
         plan,
-        Dataset("tiny", documents(), tuple(questions), "d" * 64, "c" * 64, source="tiny/questions.jsonl"),
+        DatasetFacts("tiny", "d" * 64, "c" * 64, 5, 8, "tiny/questions.jsonl"),
         outcomes,
         summarize(outcomes, plan),
     )

@@ -6,7 +6,9 @@ for this package's parts and a user's own class alike. Nothing mirrors the YAML 
 
 from __future__ import annotations
 
+import collections.abc
 import difflib
+import functools
 import importlib
 import inspect
 import re
@@ -198,8 +200,9 @@ def build(node: Mapping[str, Any], where: str, raw: Mapping[str, Any] | None = N
     call = locate(target, f"{where}._target_")
     given = {str(k): v for k, v in node.items() if k != "_target_"}
     name = target.rpartition(".")[2]
+    partial = bool(given.pop("_partial_", False))
     for key in [k for k in given if k.startswith("_") and k.endswith("_")]:
-        raise ConfigError(f"{where}.{key}: only _target_ is understood here")
+        raise ConfigError(f"{where}.{key}: only _target_ and _partial_ are understood here")
     parameters = inspect.signature(call).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
@@ -215,16 +218,17 @@ def build(node: Mapping[str, Any], where: str, raw: Mapping[str, Any] | None = N
         if isinstance(value, Mapping) and "_target_" in value:
             below = raw.get(key) if raw else None
             values[key] = build(value, inner, below if isinstance(below, Mapping) else None)
+        elif isinstance(value, str) and get_origin(hints.get(key)) is collections.abc.Callable:
+            values[key] = locate(value, inner)  # a function by its name
         else:
             values[key] = convert(hints.get(key, Any), value, inner)
     missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in values]
-    if missing:
+    if missing and not partial:
         raise ConfigError(f"{where}: {name} needs {listed(missing)}, for example {where}.{missing[0]}=…")
     try:
-        return call(**values)
-    except DenominatorError as error:
-        error.args = (f"{where}: {error}",)
-        raise
+        return functools.partial(call, **values) if partial else call(**values)
+    except DenominatorError:
+        raise  # the package's own parts name themselves and both values
     except Exception as error:
         raise ConfigError(mask(f"{where}: {name} refused its settings: {type(error).__name__}: {error}")) from error
 

@@ -31,7 +31,7 @@ from denominator.tracking.spelling import (
 from denominator.types import METRIC_VERSION, Estimate
 
 if TYPE_CHECKING:
-    from denominator.pipeline import CellResult
+    from denominator.pipeline import CellResult, DatasetFacts
 
 NOTE_LIMIT = 7_500
 
@@ -174,9 +174,9 @@ def cell_facts(
         facts.add(mlflow_payload(name, estimate))
     facts.number("eligible_n", summary.ledger.eligible)
     for k in sorted(result.plan.ks):
-        estimate = summary.metrics.get(f"recall@{k}")
-        if estimate is not None and estimate.value is not None:
-            facts.curve.append(("recall_at_k", estimate.value, k))
+        recall = summary.metrics.get(f"recall@{k}")
+        if recall is not None and recall.value is not None:
+            facts.curve.append(("recall_at_k", recall.value, k))
     for name, estimate in summary.partial.items():
         facts.add(payload_of(f"partial.{spell(name)}", estimate))
     for tag, by_value in summary.slices.items():
@@ -184,6 +184,10 @@ def cell_facts(
             for name, estimate in estimates.items():
                 facts.add(payload_of(slice_key(name, tag, value), estimate))
     _abstention(facts, summary.abstention)
+    if summary.audit is not None:  # never under a plain metric's name
+        for name in ("naive_one", "naive_zero", "drop", "inflation"):
+            facts.number(f"audit.{name}", getattr(summary.audit, name))
+        facts.tags["audit_metric"] = summary.audit.metric
     for name, number in result.facts.items():
         facts.number(safe_key(name), number)
     for stage in result.timings:
@@ -217,9 +221,9 @@ def _abstention(facts: Facts, report: Any) -> None:
         "false_refusal_rate": report.false_refusal_rate,
         "abstention_auroc": getattr(report, "auroc", None),
     }
-    for key, estimate in named.items():
-        if estimate is not None:
-            facts.add(payload_of(key, estimate))
+    for key, maybe in named.items():
+        if maybe is not None:
+            facts.add(payload_of(key, maybe))
     for count in ("tp", "fp", "fn", "tn"):
         facts.number(f"abstention_{count}", getattr(report, count))
     threshold = getattr(report, "threshold", None)
@@ -228,13 +232,9 @@ def _abstention(facts: Facts, report: Any) -> None:
         facts.number("abstention_threshold", float(value))
 
 
-def dataset_input(dataset: Any, states: Mapping[str, int]) -> dict[str, str]:
+def dataset_input(dataset: DatasetFacts, states: Mapping[str, int]) -> dict[str, str]:
     """Name, digest, source, schema and profile of a data set for MLflow's Dataset column (digest ≤ 36 characters)."""
-    documents = getattr(dataset, "documents", None)
-    n_documents = len(documents) if documents is not None else getattr(dataset, "n_documents", 0)
-    questions = getattr(dataset, "questions", None)
-    n_questions = len(questions) if questions is not None else getattr(dataset, "n_questions", sum(states.values()))
-    profile = {"questions": n_questions, "documents": n_documents} | {k: v for k, v in states.items() if v}
+    profile = {"questions": dataset.questions, "documents": dataset.documents} | {k: v for k, v in states.items() if v}
     both = f"{dataset.dataset_hash}{dataset.corpus_hash or ''}"
     columns = [{"type": "string", "name": n, "required": True} for n in ("id", "question", "state", "gold")]
     return {

@@ -35,9 +35,14 @@ def verdict_of(outcome: Outcome, metric: str) -> str:
     return f"{found}, refused" if outcome.abstained else found
 
 
-def question_table(outcomes: Sequence[Outcome], plan: Plan, headline: str, dataset: Any) -> dict[str, Any]:
-    """The table that MLflow compares across runs: its first column aligns rows, its second is compared."""
-    texts = {d.id: d.text for d in getattr(dataset, "documents", ())}
+def question_table(
+    outcomes: Sequence[Outcome], plan: Plan, headline: str, texts: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The table that MLflow compares across runs: its first column aligns rows, its second is compared.
+
+    `texts` (document id → text) lets hits be quoted. Bounded to 1,000 rows; `per_question.jsonl` has them all.
+    """
+    texts = texts or {}
     recall = f"recall@{5 if 5 in plan.ks else max(plan.ks)}"
     names = list(dict.fromkeys((headline, recall)))
     columns = ["question id", "outcome", "state", "question", "gold", "retrieved", *names, "confidence", "decision"]
@@ -109,16 +114,23 @@ def cell_json(result: CellResult, overrides: Sequence[str] = ()) -> dict[str, An
     }
 
 
-def write_cell_files(folder: Path, result: CellResult, *, config: str = "", overrides: Sequence[str] = ()) -> None:
+def write_cell_files(
+    folder: Path,
+    result: CellResult,
+    *,
+    config: str = "",
+    overrides: Sequence[str] = (),
+    texts: Mapping[str, str] | None = None,
+) -> None:
     """All artifacts of a cell into a folder: strict JSON in UTF-8 with plain line ends, and two PNG figures."""
     from denominator.figures import confidence_by_class, recall_curve
 
     summary = result.summary
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {
+    contents = {
         "per_question.jsonl": "".join(outcomes_to_lines(result.outcomes)),
         "per_question_table.json": json.dumps(
-            question_table(result.outcomes, result.plan, summary.headline, result.dataset),
+            question_table(result.outcomes, result.plan, summary.headline, texts),
             ensure_ascii=False,
             allow_nan=False,
         ),
@@ -141,8 +153,8 @@ def write_cell_files(folder: Path, result: CellResult, *, config: str = "", over
         ),
     }
     if config:
-        texts["config.yaml"] = config
-    for name, text in texts.items():
+        contents["config.yaml"] = config
+    for name, text in contents.items():
         (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
     figures = folder / "figures"
     figures.mkdir(exist_ok=True)

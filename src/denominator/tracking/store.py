@@ -300,6 +300,10 @@ class Store:
                 best[key] = run
         return sorted(best.values(), key=lambda r: r.name)
 
+    def get(self, run_ids: Iterable[str]) -> list[StoredRun]:
+        """These runs, in this order."""
+        return [_stored(retry(partial(self.client.get_run, run_id), what="reading a run")) for run_id in run_ids]
+
     def sweeps(self) -> list[StoredRun]:
         """Sweep runs, newest first."""
         return self.search("tags.kind = 'sweep'")
@@ -395,6 +399,7 @@ class Store:
         config: str = "",
         settings: Mapping[str, Any] | None = None,
         overrides: Sequence[str] = (),
+        texts: Mapping[str, str] | None = None,
     ) -> str:
         """Writes a finished cell: files to `pending/` first, then one batch, the artifacts, and `recorded` last.
 
@@ -402,7 +407,7 @@ class Store:
         """
         facts = cell_facts(result, sweep_id, settings=settings, commit=self.commit, overrides=overrides)
         folder = self.out / "pending" / f"{result.cell_key[:16]}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-        write_cell_files(folder / "artifacts", result, config=config, overrides=overrides)
+        write_cell_files(folder / "artifacts", result, config=config, overrides=overrides, texts=texts)
         _write_json(folder / "payload.json", facts.as_json() | {"owner": process_tags()})
         run_id = self._send(folder, facts, run_id)
         shutil.rmtree(folder, ignore_errors=True)

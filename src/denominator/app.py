@@ -1,0 +1,898 @@
+"""Overrides in, validated cells out, and run: the only importer of hydra.
+
+A grid is expanded with Hydra's own override parser and every cell is composed, instantiated and checked before any
+work. Running is Hydra's plain multirun, so its launchers and flags work as they always do. A job never raises: what
+became of it goes into the record and into an event log, and this process says it at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+import traceback
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from hydra.version import setbase
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from denominator import config, masking
+from denominator.cache import Cache
+from denominator.config import GROUPS, Settings, listed, nearest
+from denominator.errors import ConfigError, DenominatorError, StoreError
+from denominator.fingerprint import sha
+from denominator.masking import mask
+from denominator.pipeline import Cell, run_cell
+from denominator.progress import Events, following
+from denominator.types import Dataset, Plan
+
+Mode = Literal["run", "sweep"]
+LAUNCH, CALL_FOLDER = "DENOMINATOR_LAUNCH", "DENOMINATOR_CALL_FOLDER"
+DEFAULT = "+experiment=demo"
+HOUSEKEEPING = ("out", "tracking.", "fail_fast", "force", "hydra.", "hydra/")
+INTERRUPTED = 130
+
+
+# ------------------------------------------------------------------ where the configuration lies
+
+
+def conf_dir() -> Path:
+    """The folder of the YAML files: inside the installed package, else the source tree's `conf`. Raises ConfigError."""
+    from importlib.resources import files
+
+    inside = Path(str(files("denominator"))) / "conf"
+    beside = Path(__file__).resolve().parents[2] / "conf"
+    for folder in (inside, beside):
+        if (folder / "config.yaml").is_file():
+            return folder
+    raise ConfigError(
+        f"the configuration files are missing; looked in {inside} and {beside}; install denominator again"
+    )
+
+
+class _Loader(ConfigLoaderImpl):
+    """Composes each set of overrides once, and keeps literal secrets out of what Hydra writes to disk.
+
+    Hydra composes a cell to validate it and again to run it, and we compose it before both. A configuration is a
+    function of its overrides, so the first one serves all three; workers start without it (see `__getstate__`).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.composed: dict[tuple[str, ...], DictConfig] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"composed": {}}
+
+    def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
+        made = super().load_configuration(*args, **kwargs)
+        mode = kwargs.get("run_mode", args[2] if len(args) > 2 else None)
+        if mode == RunMode.MULTIRUN:  # cells are composed anew from files; this one is saved as multirun.yaml
+            _hide_literals(made)
+        return made
+
+    def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
+        key = (*master_config.hydra.overrides.hydra, "", *sweep_overrides)
+        if key not in self.composed:
+            self.composed[key] = super().load_sweep_config(master_config, sweep_overrides)
+        return self.composed[key]
+
+
+def _hide_literals(node: Any, name: str = "") -> None:
+    for key in list(node):
+        if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key):
+            continue
+        full = f"{name}.{key}" if name else str(key)
+        value = node[key]
+        if isinstance(value, DictConfig):
+            if key != "hydra":
+                _hide_literals(value, full)
+        elif isinstance(value, str) and (masking.secret_name(full) or masking.has_userinfo(value)):
+            masking.remember(value)
+            with open_dict(node):
+                node[key] = masking.MASK if masking.secret_name(full) else mask(value)
+
+
+# ------------------------------------------------------------------ one cell from one configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A composed and checked cell. `config` is its YAML with secrets masked and references unresolved."""
+
+    number: int
+    overrides: tuple[str, ...]
+    cell: Cell
+    settings: Settings
+    config: str
+    params: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.cell.name
+
+
+@dataclass(slots=True)
+class Grid:
+    """What is known of the whole grid: what varies in it decides names and the headline."""
+
+    varying: frozenset[str] = frozenset()
+    chunker_varies: bool = True
+
+
+def split_override(text: str) -> tuple[str, str]:
+    """Key and value of an override, without Hydra's signs.
+
+    >>> split_override("+chunker.size=64")
+    ('chunker.size', '64')
+    """
+    key, _, value = text.partition("=")
+    return key.lstrip("+~"), value
+
+
+def kind_of(choice: str) -> str:
+    """A choice without its trailing number, which stands in its settings: `fixed_128` is of the kind `fixed`.
+
+    >>> kind_of("fixed_128"), kind_of("bm25"), kind_of("none")
+    ('fixed', 'bm25', 'none')
+    """
+    return re.sub(r"_\d+$", "", choice)
+
+
+def cell_name(choices: Mapping[str, Any], overrides: Sequence[str], varying: frozenset[str]) -> str:
+    """`sentences_128 · static · maxsim`, with changed settings behind their part and anything else that varies last."""
+    values = [split_override(o) for o in overrides if "=" in o]
+    parts = []
+    for group in ("dataset", "chunker", "embedder", "reranker", "answerer"):
+        if group in ("dataset", "answerer") and group not in varying:
+            continue
+        changed = [
+            f"{key.split('.', 1)[1]}={value}"
+            for key, value in values
+            if key.startswith(f"{group}.") and not masking.secret_name(key)
+        ]
+        parts.append(" ".join([str(choices.get(group) or "none"), *changed]))
+    rest = [f"{k}={v}" for k, v in values if k in varying and k.split(".")[0] not in GROUPS and k != "experiment"]
+    return mask(" · ".join([*parts, *rest]))
+
+
+def baseline_name(text: str | None) -> str | None:
+    """`fixed_128/bm25/none` and `fixed_128 · bm25 · none` are the same cell."""
+    if text is None:
+        return None
+    return " · ".join(part.strip() for part in re.split(r"\s*[·/|]\s*", text.strip()))
+
+
+def prepare(cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str], number: int, grid: Grid) -> Job:
+    """Instantiates and checks one configuration. Raises ConfigError, MeasurementError: nothing has been done yet."""
+    own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    raw = OmegaConf.to_container(own, resolve=False)
+    try:
+        made = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_omegaconf_text(error)) from error
+    assert isinstance(raw, dict)
+    assert isinstance(made, dict)
+    root = {str(k): v for k, v in made.items()}
+    masking.remember_settings(root)
+    config.check_names(root)
+    root["baseline"] = baseline_name(config.convert(str | None, root.get("baseline"), "baseline"))
+    plan = config.make_plan(root)
+    parts: dict[str, Any] = {}
+    params: dict[str, Any] = {}
+    for group in GROUPS:
+        node, below = root.get(group), raw.get(group)
+        choice = str(choices.get(group) or "none")
+        params[group] = kind_of(choice)
+        if node is None:
+            if group != "answerer":
+                raise ConfigError(f"{group}: nothing is chosen, for example {group}=…")
+            parts[group] = None
+            continue
+        if not isinstance(node, Mapping):
+            raise ConfigError(
+                f"{group}: found {node!r}, expected one of the choices of this group or a constructor call"
+            )
+        parts[group] = config.build(node, group, below if isinstance(below, Mapping) else None)
+        spare = config.variables(below) if isinstance(below, Mapping) else set()
+        params |= {
+            key: value
+            for key, value in config.flat(masking.masked(node, group), group).items()
+            if value not in (None, "") and key.split(".", 1)[1] not in spare and not _a_place(group, key, value)
+        }
+    for group, method in (("dataset", "load"), ("chunker", "chunk"), ("embedder", "open"), ("reranker", "rerank")):
+        if not callable(getattr(parts[group], method, None)):
+            raise ConfigError(
+                f"{group}: {type(parts[group]).__name__} has no method {method}(), so it cannot be a {group}"
+            )
+    name = cell_name(choices, overrides, grid.varying)
+    plain = {k: v for k, v in params.items() if isinstance(v, (str, int, float, bool))}
+    cell = Cell(
+        name,
+        plain,
+        parts["dataset"],
+        parts["chunker"],
+        parts["embedder"],
+        parts["reranker"],
+        parts["answerer"],
+        plan,
+        chunker_varies=grid.chunker_varies,
+    )
+    cell.check()
+    yaml = OmegaConf.to_yaml(OmegaConf.create(masking.masked(raw)), resolve=False)
+    return Job(number, tuple(overrides), cell, config.make_settings(root), yaml, params)
+
+
+def _a_place(group: str, key: str, value: Any) -> bool:
+    """A path of this machine says nothing about a result; the data set is known by its hashes."""
+    return group == "dataset" and (
+        key.split(".", 1)[1] in ("cluster", "name") or (isinstance(value, str) and "/" in value)
+    )
+
+
+def _omegaconf_text(error: OmegaConfBaseException) -> str:
+    lines = [line.strip() for line in mask(str(error)).splitlines() if line.strip()]
+    key = getattr(error, "full_key", None)
+    if key and lines and lines[0].startswith("Missing mandatory value"):
+        return f"{key}: a value is needed, set {key}=…"
+    return f"{key}: {lines[0]}" if key and lines else (lines or [type(error).__name__])[0]
+
+
+# ------------------------------------------------------------------ errors that Hydra reports
+
+
+def explain(
+    error: Exception, loader: ConfigLoaderImpl, known: DictConfig | None, overrides: Sequence[str]
+) -> ConfigError:
+    """Hydra's refusal as one clear sentence with the nearest valid name."""
+    text = mask(str(error))
+    found = re.search(r"Could not find '([^']*?)/?([^'/]+)'", text)
+    if found:
+        group, option = found.groups()
+        options = _options(loader, group)
+        if options:
+            return ConfigError(
+                f"{group}: there is no choice {option!r}{nearest(option, options)} (there are: {listed(options)})"
+            )
+    found = re.search(r"Could not (?:override|delete from config\.) '([^']+)'", text)
+    if found:
+        return ConfigError(_unknown_key(found[1], loader, known))
+    cause = error.__cause__
+    first = [line.strip() for line in text.splitlines() if line.strip()]
+    if isinstance(cause, OmegaConfBaseException):
+        return ConfigError(". ".join([*first[:1], _omegaconf_text(cause)]))
+    bad = next((o for o in overrides if o in text), "")
+    said = " ".join(first[:3]) or type(error).__name__
+    return ConfigError(f"{mask(bad)}: {said}" if bad and bad not in said else said)
+
+
+def _options(loader: ConfigLoaderImpl, group: str) -> list[str]:
+    with contextlib.suppress(Exception):
+        return sorted(loader.get_group_options(group))
+    return []
+
+
+def _unknown_key(key: str, loader: ConfigLoaderImpl, known: DictConfig | None) -> str:
+    groups = [*GROUPS, "experiment"]
+    if key == "experiment" or key.startswith("experiment@"):
+        return f"{key}: write +experiment=… with a plus (there are: {listed(_options(loader, 'experiment'))})"
+    parent, _, last = key.rpartition(".")
+    node = known if not parent else (OmegaConf.select(known, parent) if known is not None else None)
+    names = [str(k) for k in node if k not in ("hydra", "_target_")] if isinstance(node, DictConfig) else []
+    if not parent:
+        names = list(dict.fromkeys([*names, *groups]))
+        close = nearest(last, names)
+        return f"{key}: there is no such setting{close} (there are: {listed(names)})"
+    if not names and known is not None:
+        return (
+            _unknown_key(parent, loader, known)
+            if OmegaConf.select(known, parent) is None
+            else f"{key}: {parent} has no settings"
+        )
+    return f"{key}: {parent} has no setting {last!r}{nearest(last, names)} (it has: {listed(names)})"
+
+
+# ------------------------------------------------------------------ from overrides to jobs
+
+
+@dataclass(slots=True)
+class Application:
+    """One call: Hydra with our loader, the overrides with secrets moved out, and where it was called."""
+
+    hydra: Hydra
+    loader: _Loader
+    overrides: list[str]
+    config_name: str
+    folder: Path
+    jobs: list[Job] = field(default_factory=list)
+
+
+@contextlib.contextmanager
+def application(args: Any, overrides: Sequence[str]) -> Iterator[Application]:
+    """Hydra, ready to compose. Its global state is gone afterwards, so that a process can do this again."""
+    setbase("1.3")
+    folder = Path.cwd()
+    os.environ[LAUNCH] = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    os.environ[CALL_FOLDER] = str(folder)
+    search = create_config_search_path(args.config_path or str(conf_dir()))
+    if args.config_dir is not None:
+        extra = Path(args.config_dir).absolute()
+        if not extra.is_dir():
+            raise ConfigError(f"--config-dir: {extra} is not a folder")
+        from hydra.core.config_search_path import SearchPathQuery
+
+        search.prepend(provider="command-line", path=f"file://{extra}", anchor=SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    loader = _Loader(config_search_path=search)
+    hydra = Hydra(task_name="denominator", config_loader=loader)
+    GlobalHydra.instance().initialize(hydra)
+    try:
+        yield Application(hydra, loader, list(overrides), args.config_name or "config", folder)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def compose_master(app: Application, mode: RunMode) -> DictConfig:
+    try:
+        return app.hydra.compose_config(
+            app.config_name, app.overrides, run_mode=mode, with_log_configuration=False, from_shell=False
+        )
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, app.loader, _without_overrides(app), app.overrides) from error
+
+
+def _without_overrides(app: Application) -> DictConfig | None:
+    """The configuration with group choices only, to know which settings there are."""
+    for kept in ([o for o in app.overrides if "." not in split_override(o)[0] and _is_choice(o)], []):
+        with contextlib.suppress(Exception):
+            return app.hydra.compose_config(
+                app.config_name, kept, run_mode=RunMode.MULTIRUN, with_log_configuration=False, from_shell=False
+            )
+    return None
+
+
+def _is_choice(override: str) -> bool:
+    return split_override(override)[0] in (*GROUPS, "experiment")
+
+
+def expand(app: Application, master: DictConfig) -> list[list[str]] | None:
+    """The override lists of all cells, by Hydra's own parser; None when a sweeper chooses them while it runs."""
+    if master.hydra.sweeper._target_ != f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}":
+        return None
+    lines = [f"{k}={v}" for k, v in (master.hydra.sweeper.params or {}).items()]
+    lines += [str(line) for line in master.hydra.overrides.task]
+    try:
+        parsed: list[Override] = OverridesParser.create(config_loader=app.loader).parse_overrides(lines)
+        batches = BasicSweeper.split_arguments(parsed, None)
+    except (HydraException, AssertionError) as error:
+        raise explain(error, app.loader, master, lines) from error
+    return [list(job) for batch in batches for job in batch]
+
+
+def grid_of(lists: Sequence[Sequence[str]], mode: Mode) -> Grid:
+    """What varies between the cells."""
+    values: dict[str, set[str]] = {}
+    for overrides in lists:
+        for text in overrides:
+            key, value = split_override(text)
+            values.setdefault(key, set()).add(value)
+    varying = frozenset(key for key, found in values.items() if len(found) > 1)
+    chunker = any(key == "chunker" or key.startswith("chunker.") or key == "experiment" for key in varying)
+    return Grid(varying, chunker or mode == "run")
+
+
+def compose_jobs(app: Application, mode: Mode) -> tuple[list[Job], DictConfig, Grid, bool]:
+    """Every cell of the call, composed and checked, before any work. The last value: whether the list is complete."""
+    if mode == "run":
+        cfg = compose_master(app, RunMode.RUN)
+        overrides = [str(line) for line in cfg.hydra.overrides.task]
+        grid = grid_of([overrides], mode)
+        return [_prepared(cfg, overrides, 0, grid)], cfg, grid, True
+    master = compose_master(app, RunMode.MULTIRUN)
+    lists = expand(app, master)
+    if lists is None:
+        return [], master, Grid(frozenset({"*"})), False
+    grid = grid_of(lists, mode)
+    jobs = []
+    distinct = list(dict.fromkeys(tuple(job) for job in lists))
+    for number, overrides in enumerate(map(list, distinct)):
+        try:
+            cfg = app.loader.load_sweep_config(master, overrides)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise explain(error, app.loader, _known_for(app, overrides), overrides) from error
+        jobs.append(_prepared(cfg, overrides, number, grid))
+        if cfg.hydra.launcher._target_ != master.hydra.launcher._target_:
+            raise ConfigError(
+                "hydra/launcher: set inside a swept configuration it has no effect; give it on the command line"
+            )
+    first = jobs[0].settings
+    for job in jobs:
+        if (job.settings.out, job.settings.tracking) != (first.out, first.tracking):
+            raise ConfigError("out and tracking must be the same for all cells of a sweep")
+    return jobs, master, grid, True
+
+
+def _known_for(app: Application, overrides: Sequence[str]) -> DictConfig | None:
+    with contextlib.suppress(Exception):
+        choices = [o for o in overrides if _is_choice(o)]
+        return app.hydra.compose_config(
+            app.config_name, choices, run_mode=RunMode.RUN, with_log_configuration=False, from_shell=False
+        )
+    return None
+
+
+def _prepared(cfg: DictConfig, overrides: Sequence[str], number: int, grid: Grid) -> Job:
+    try:
+        return prepare(cfg, cfg.hydra.runtime.choices, overrides, number, grid)
+    except DenominatorError as error:
+        if grid.varying and not getattr(error, "__notes__", None):
+            shown = " ".join(o for o in overrides if split_override(o)[0] in grid.varying)
+            error.add_note(f"in the cell {mask(shown)}")
+        raise
+
+
+# ------------------------------------------------------------------ running
+
+
+@dataclass(slots=True)
+class Context:
+    """What jobs of this process share. A worker of another process builds its own from the launch file."""
+
+    sweep_id: str
+    folder: Path
+    out: Path
+    events: Events
+    store: Any
+    cache: Cache
+    grid: Grid
+    jobs: dict[tuple[str, ...], Job]
+    numbers: dict[tuple[str, ...], int]
+    recorded: dict[str, str]
+    data: dict[str, Dataset] = field(default_factory=dict)
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    running: str | None = None
+
+    @property
+    def launch(self) -> Path:
+        return self.events.path.parent
+
+    def dataset(self, cell: Cell) -> Dataset:
+        """Loaded once per process, however many cells use it."""
+        key = repr(cell.dataset)
+        if key not in self.data:
+            self.data[key] = cell.dataset.load()
+        return self.data[key]
+
+    def texts_of(self, data: Dataset) -> dict[str, str]:
+        key = data.corpus_hash or ""
+        if key not in self.texts:
+            self.texts = {key: {d.id: d.text for d in data.documents}}
+        return self.texts[key]
+
+
+_context: Context | None = None
+
+
+def _launch_folder(out: Path) -> Path:
+    return out / "hydra" / os.environ[LAUNCH]
+
+
+def _worker_context(cfg: DictConfig) -> Context:
+    """The context of a process that a launcher started."""
+    from denominator.tracking import Store, resolve_uri
+
+    masking.remember_environment()
+    folder = Path(os.environ[CALL_FOLDER])
+    settings = config.make_settings(_root(cfg))
+    out = folder / settings.out
+    events = Events(_launch_folder(out) / "events.jsonl")
+    told = json.loads((events.path.parent / "launch.json").read_text(encoding="utf-8"))
+    store = Store(resolve_uri(settings.tracking.uri, out, folder), settings.tracking.experiment, out)
+    numbers = {tuple(job): i for i, job in enumerate(told["jobs"])}
+    grid = Grid(frozenset(told["varying"]), told["chunker_varies"])
+    return Context(told["sweep_id"], folder, out, events, store, Cache(out / "cache"), grid, {}, numbers, {})
+
+
+def _root(cfg: DictConfig) -> dict[str, Any]:
+    """The settings outside of the parts, resolved."""
+    made = OmegaConf.to_container(
+        OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k not in ("hydra", *GROUPS)]), resolve=True
+    )
+    assert isinstance(made, dict)
+    return {str(k): v for k, v in made.items()}
+
+
+def job(cfg: DictConfig) -> float | None:
+    """What Hydra runs for each cell, in whatever process. Never raises but for an interruption.
+
+    Returns the headline's value, or None when the cell failed or its headline is undefined.
+    """
+    global _context  # noqa: PLW0603  # one per process, as Hydra calls a plain function
+    if _context is None:
+        _context = _worker_context(cfg)
+    context = _context
+    hydra = HydraConfig.get()
+    overrides = tuple(str(o) for o in hydra.overrides.task)
+    with contextlib.chdir(context.folder):  # relative paths mean the folder of the call, whatever hydra.job.chdir says
+        known = context.jobs.get(overrides)
+        number = context.numbers.get(overrides, 0 if OmegaConf.is_missing(hydra.job, "num") else int(hydra.job.num))
+        try:
+            made = known or prepare(cfg, hydra.runtime.choices, overrides, number, context.grid)
+        except DenominatorError as error:
+            context.events.say(number, "failed", error=mask(str(error)), overrides=[mask(o) for o in overrides])
+            return None
+        return _run(context, made)
+
+
+def _run(context: Context, made: Job) -> float | None:
+    from filelock import FileLock
+
+    say, number = context.events.say, made.number
+    if (context.launch / "stop").exists():
+        say(number, "not_started", name=made.name)
+        return None
+    data = context.dataset(made.cell)
+    key = made.cell.key(data.dataset_hash, data.corpus_hash)
+    if key in context.recorded:
+        say(number, "reused", name=made.name, cell_key=key)
+        return None
+    say(number, "started", name=made.name, cell_key=key)
+    locks = context.out / "hydra" / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    lock = locks / f"{key[:16]}.lock"
+    with FileLock(lock):  # two launches of the same grid never do a cell twice
+        try:
+            return _recorded(context, made, data, key)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _recorded(context: Context, made: Job, data: Dataset, key: str) -> float | None:
+    say, number, store = context.events.say, made.number, context.store
+    clock = time.perf_counter()
+    run_id: str | None = None
+    try:
+        try:
+            if not made.settings.force or key in context.recorded:
+                found = store.recorded([key])
+                if found:
+                    context.recorded |= found
+                    say(number, "reused", name=made.name, cell_key=key)
+                    return None
+            run_id = store.start_cell(made.name, key, context.sweep_id, made.overrides)
+        except StoreError:
+            run_id = None  # the store is away: the outcomes will wait on disk
+        result = run_cell(
+            made.cell,
+            context.cache,
+            dataset=data,
+            progress=lambda stage: say(number, "stage", name=made.name, stage=stage),
+        )
+        run_id = store.log_cell(
+            result,
+            context.sweep_id,
+            run_id=run_id,
+            config=made.config,
+            settings={k: v for k, v in made.params.items() if k not in result.params},
+            overrides=made.overrides,
+            texts=context.texts_of(data),
+        )
+    except (KeyboardInterrupt, SystemExit):
+        say(number, "killed", name=made.name, cell_key=key)
+        if run_id is not None:
+            store.log_killed(run_id)
+        raise
+    except StoreError as error:
+        say(number, "waiting", name=made.name, cell_key=key, error=mask(str(error)))
+        return None
+    except Exception as error:
+        _failed(context, made, key, error, run_id)
+        return None
+    context.recorded[key] = run_id
+    headline = result.summary.metrics[result.summary.headline]
+    say(
+        number,
+        "recorded",
+        name=made.name,
+        cell_key=key,
+        run_id=run_id,
+        metric=result.summary.headline,
+        value=headline.value,
+        n=headline.n,
+        seconds=time.perf_counter() - clock,
+    )
+    return headline.value
+
+
+def _failed(context: Context, made: Job, key: str, error: Exception, run_id: str | None) -> None:
+    text = str(error) if isinstance(error, DenominatorError) else f"{type(error).__name__}: {error}"
+    text = mask(text)
+    overrides = [mask(o) for o in made.overrides]
+    context.events.say(made.number, "failed", name=made.name, cell_key=key, error=text, overrides=overrides)
+    if made.settings.fail_fast:
+        (context.launch / "stop").touch()
+    trace = "".join(traceback.format_exception(error))
+    with contextlib.suppress(StoreError):
+        if run_id is None:
+            run_id = context.store.start_cell(made.name, key, context.sweep_id, made.overrides)
+        context.store.log_failure(
+            run_id,
+            made.name,
+            text,
+            trace=trace,
+            overrides=made.overrides,
+            config=made.config,
+            params=made.params,
+        )
+
+
+# ------------------------------------------------------------------ before and after
+
+
+def check_writable(out: Path) -> None:
+    """Makes the output folder and proves that it can be written. Raises ConfigError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        probe = out / f".write-{uuid.uuid4().hex[:8]}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise ConfigError(f"out: {out} cannot be written ({why}); choose another folder with out=…") from error
+
+
+def check_data(data: Dataset, plan: Plan) -> None:
+    """What the labels themselves refuse, once and before any work: `unscorable_questions`, unknown tags."""
+    from denominator.eligibility import build_ledger, classify
+
+    ids = {d.id for d in data.documents} if data.documents else None
+    states = classify(data.questions, ids, evaluate=data.evaluate)
+    build_ledger(
+        states,
+        {q: "ok" if state == "answerable" else "not_scored" for q, state in states.items()},
+        eligibility=plan.eligibility,
+        label_source=data.label_source,
+    )
+    tags = sorted({tag for question in data.questions for tag in question.tags})
+    for tag in plan.slices:
+        if tag not in tags:
+            raise ConfigError(
+                f"slices: no question has the tag {tag!r}{nearest(tag, tags)} (there are: {listed(tags)})"
+            )
+
+
+def sweep_id_of(keys: Sequence[str], *, fresh: bool) -> str:
+    """The same cells are the same sweep, so that starting it again resumes it; `force` makes another one."""
+    extra = [uuid.uuid4().hex] if fresh else []
+    return sha([*sorted(set(keys)), *extra])[:12]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a call did, for the person and the exit code. `ends` is job number → last event."""
+
+    sweep_id: str
+    jobs: list[Job]
+    keys: dict[int, str]
+    ends: dict[int, dict[str, Any]]
+    store: Any
+    out: Path
+    interrupted: bool = False
+    error: str | None = None
+    sent: list[str] = field(default_factory=list)
+    runs: dict[str, str] = field(default_factory=dict)
+    data: dict[str, Dataset] = field(default_factory=dict)
+    sweep_run: str | None = None
+    seconds: float = 0.0
+    mode: Mode = "sweep"
+
+    def count(self, *what: str) -> int:
+        return sum(e["what"] in what for e in self.ends.values())
+
+    @property
+    def lost(self) -> list[int]:
+        return [job.number for job in self.jobs if job.number not in self.ends]
+
+    @property
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return INTERRUPTED
+        if self.count("failed", "not_started") or self.lost or self.error:
+            return 1
+        return StoreError.exit_code if self.count("waiting") else 0
+
+
+def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False) -> Outcome | int:
+    """Runs `denominator run` or `denominator sweep` with these arguments. An int: only shown, nothing run."""
+    args = parse(argv)
+    if args.multirun:
+        mode = "sweep"
+    elif args.run:
+        mode = "run"
+    overrides = masking.into_environment(args.overrides)
+    shown = args.cfg is not None or args.info is not None or args.help or args.hydra_help or args.shell_completion
+    if not shown and all(split_override(o)[0].startswith(HOUSEKEEPING) for o in overrides):
+        overrides = [DEFAULT, *overrides]
+    with application(args, overrides) as app:
+        if shown:
+            return _show(app, args)
+        return _start(app, mode, quiet=quiet)
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """Hydra's own flags and overrides. Raises ConfigError instead of leaving the process."""
+    parser = get_args_parser()
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return parser.parse_args(list(argv))
+    except SystemExit as error:
+        if error.code in (0, None):
+            raise
+        lines = said.getvalue().strip().splitlines() or ["wrong arguments"]
+        raise ConfigError(lines[-1].partition("error: ")[2] or lines[-1]) from None
+
+
+def _show(app: Application, args: Any) -> int:
+    """`--cfg`, `--info`, `--help` and shell completion as Hydra gives them, secrets masked."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            if args.help:
+                app.hydra.app_help(config_name=app.config_name, args_parser=get_args_parser(), args=args)
+            elif args.hydra_help:
+                app.hydra.hydra_help(config_name=app.config_name, args_parser=get_args_parser(), args=args)
+            elif args.cfg:
+                app.hydra.show_cfg(app.config_name, app.overrides, args.cfg, args.package, args.resolve)
+            elif args.shell_completion:
+                app.hydra.shell_completion(config_name=app.config_name, overrides=app.overrides)
+            else:
+                app.hydra.show_info(args.info, config_name=app.config_name, overrides=app.overrides)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explain(error, app.loader, _without_overrides(app), app.overrides) from error
+    sys.stdout.write(mask(said.getvalue()))
+    return 0
+
+
+def _start(app: Application, mode: Mode, *, quiet: bool) -> Outcome:
+    global _context  # noqa: PLW0603
+    from denominator.tracking import Store, resolve_uri
+
+    clock = time.perf_counter()
+    jobs, master, grid, complete = compose_jobs(app, mode)
+    settings = jobs[0].settings if jobs else config.make_settings(_root(master))
+    out = app.folder / settings.out
+    check_writable(out)
+    context = Context(
+        "",
+        app.folder,
+        out,
+        Events(_launch_folder(out) / "events.jsonl"),
+        None,
+        Cache(out / "cache"),
+        grid,
+        {j.overrides: j for j in jobs},
+        {j.overrides: j.number for j in jobs},
+        {},
+    )
+    keys: dict[int, str] = {}
+    for made in jobs:
+        data = context.dataset(made.cell)
+        check_data(data, made.cell.plan)
+        keys[made.number] = made.cell.key(data.dataset_hash, data.corpus_hash)
+    store = Store.open(resolve_uri(settings.tracking.uri, out, app.folder), settings.tracking.experiment, out)
+    context.store = store
+    sent = store.send_pending()
+    store.bury()
+    context.sweep_id = sweep_id_of(list(keys.values()), fresh=settings.force or not complete)
+    if not settings.force and keys:
+        context.recorded = store.recorded(keys.values())
+    result = Outcome(context.sweep_id, jobs, keys, {}, store, out, sent=sent, mode=mode)
+    todo = not complete or any(key not in context.recorded for key in keys.values())
+    context.events.path.parent.mkdir(parents=True, exist_ok=True)
+    _tell_workers(context, jobs)
+    before = store.sweep(context.sweep_id) if mode == "sweep" else None
+    afresh = mode == "sweep" and (todo or before is None or not before.recorded)
+    sweep_run = store.start_sweep(context.sweep_id, sweep_name(jobs)) if afresh else None
+    _context = context
+    try:
+        if todo:
+            with _terminated_as_interrupt(), following(context.events, [j.name for j in jobs], quiet=quiet):
+                _launch(app, mode)
+        else:
+            for made in jobs:
+                context.events.say(made.number, "reused", name=made.name, cell_key=keys[made.number])
+    except KeyboardInterrupt:
+        result.interrupted = True
+    except Exception as error:  # a launcher that broke down: cells that ended are recorded, the others are named
+        result.error = mask(f"{type(error).__name__}: {error}")
+    finally:
+        _context = None
+    result.ends = context.events.ends()
+    result.seconds = time.perf_counter() - clock
+    _finish(context, result, sweep_run)
+    return result
+
+
+def _launch(app: Application, mode: Mode) -> None:
+    if mode == "run":
+        app.hydra.run(app.config_name, job, app.overrides, with_log_configuration=False)
+    else:
+        app.hydra.multirun(app.config_name, job, app.overrides, with_log_configuration=False)
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends a sweep as Ctrl-C does: the running cell is marked, what is recorded stays."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell_workers(context: Context, jobs: Sequence[Job]) -> None:
+    told = {
+        "sweep_id": context.sweep_id,
+        "jobs": [list(j.overrides) for j in jobs],
+        "varying": sorted(context.grid.varying),
+        "chunker_varies": context.grid.chunker_varies,
+    }
+    (context.launch / "launch.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+def sweep_name(jobs: Sequence[Job]) -> str:
+    """`sweep of 36 cells · demo`."""
+    sets = list(dict.fromkeys(str(j.params.get("dataset")) for j in jobs))
+    return f"sweep of {len(jobs)} cells · {', '.join(sets)}" if jobs else "sweep"
+
+
+def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
+    """The sweep's own run, and no file left behind that nobody needs."""
+    from denominator import summary
+
+    result.data = context.data
+    result.runs = {key: context.recorded[key] for key in result.keys.values() if key in context.recorded}
+    result.runs |= {e["cell_key"]: e["run_id"] for e in result.ends.values() if e["what"] == "recorded"}
+    try:
+        if result.lost:
+            context.store.bury()
+        if sweep_run is not None:
+            result.sweep_run = sweep_run
+            context.store.adopt(result.runs.values(), result.sweep_id)
+            summary.record(result)
+    except StoreError as error:
+        result.error = result.error or mask(str(error))
+    with contextlib.suppress(OSError):  # only when empty: another launch may hold a lock
+        (context.out / "hydra" / "locks").rmdir()
+    if result.count("reused") == len(result.ends):
+        shutil.rmtree(context.launch, ignore_errors=True)

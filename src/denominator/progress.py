@@ -1,0 +1,198 @@
+"""What a sweep says while it runs: one event log that every process appends to, one display that follows it.
+
+Workers of any launcher write a line for each thing that happens; the launching process reads along. The same lines
+say at the end what became of every cell, so that one whose process vanished is noticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ENDED = ("recorded", "reused", "failed", "waiting", "killed", "not_started")
+
+
+class Events:
+    """Appends one JSON line per event. A line is written by one call, so that processes do not mix theirs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def say(self, job: int, what: str, **more: Any) -> None:
+        line = json.dumps({"job": job, "what": what, "time": time.time(), **more}, ensure_ascii=True) + "\n"
+        with contextlib.suppress(OSError):  # the display is a comfort; a full disk is named where it matters
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+
+    def read(self, start: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """Whole lines from a byte offset on, and the offset after them."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                text = file.read()
+        except OSError:
+            return [], start
+        end = text.rfind(b"\n") + 1
+        return [json.loads(line) for line in text[:end].splitlines()], start + end
+
+    def ends(self) -> dict[int, dict[str, Any]]:
+        """Job number → its last event, when that says how the cell ended."""
+        return {e["job"]: e for e in self.read()[0] if e["what"] in ENDED}
+
+
+def console(stream: Any = None, *, width: int | None = None) -> Console:
+    """A console that never fails on a character: what the stream's encoding lacks is written as `?`."""
+    from rich.console import Console
+
+    stream = stream or sys.stdout
+    if hasattr(stream, "reconfigure"):
+        with contextlib.suppress(ValueError, OSError):
+            stream.reconfigure(errors="replace")
+    terminal = bool(getattr(stream, "isatty", lambda: False)())
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
+    columns = width or (None if terminal else 100)
+    return Console(
+        file=stream,
+        width=columns,
+        highlight=False,
+        soft_wrap=False,
+        emoji=False,
+        markup=False,
+        safe_box=not encoding.startswith("utf"),
+        legacy_windows=False,
+    )
+
+
+@contextlib.contextmanager
+def following(events: Events, names: Sequence[str], *, quiet: bool = False) -> Iterator[None]:
+    """Shows the events while the block runs: a live line on a terminal, plain lines elsewhere, nothing when quiet."""
+    if quiet:
+        yield
+        return
+    show = _Live(names) if sys.stderr.isatty() else _Lines(names)
+    stop = threading.Event()
+
+    def follow() -> None:
+        at = 0
+        while True:
+            last = stop.is_set()  # read once more after the end, so that the last lines are shown
+            found, at = events.read(at)
+            for event in found:
+                show.event(event)
+            show.tick()
+            if last:
+                return
+            stop.wait(0.1)
+
+    thread = threading.Thread(target=follow, name="progress", daemon=True)
+    with show:
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+def outcome_text(event: Mapping[str, Any]) -> str:
+    """What is said of a cell that ended."""
+    what = str(event["what"])
+    if what == "recorded":
+        value = event.get("value")
+        shown = "" if value is None else f"{event.get('metric')} {value:.3f}, n = {event.get('n')}, "
+        return f"{shown}{event.get('seconds', 0.0):.1f} s"
+    if what == "failed":
+        return f"FAILED: {event.get('error', '')}"
+    if what == "waiting":
+        return f"NOT RECORDED YET: {event.get('error', '')}"
+    return {"reused": "recorded before", "killed": "interrupted", "not_started": "not started"}.get(what, what)
+
+
+class _Lines:
+    """One line for each cell that ends."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.done = 0
+        self.out = console(sys.stderr)
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        if event["what"] in ENDED:
+            self.done += 1
+            name = event.get("name") or self.names[event["job"]]
+            width = len(str(len(self.names)))
+            text = f"[{self.done:>{width}}/{len(self.names)}] {name}: {outcome_text(event)}"
+            self.out.print(text, soft_wrap=True)
+
+    def tick(self) -> None:
+        pass
+
+
+class _Live:
+    """A bar, the counts, and what is being done; failures stay above it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        self.names = names
+        self.counts: dict[str, int] = {}
+        self.bar = Progress(
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[now]}", markup=False),
+            console=console(sys.stderr),
+            transient=True,
+        )
+        self.task = self.bar.add_task("", total=len(names), counts="", now="")
+
+    def __enter__(self) -> _Live:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        name = event.get("name") or self.names[event["job"]]
+        if event["what"] in ENDED:
+            self.counts[event["what"]] = self.counts.get(event["what"], 0) + 1
+            if event["what"] in ("failed", "waiting"):
+                self.bar.console.print(f"{name}: {outcome_text(event)}", soft_wrap=True)
+            counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in self.counts.items())
+            self.bar.update(self.task, advance=1, counts=counts)
+        else:
+            stage = event.get("stage", "")
+            self.bar.update(self.task, now=f"{name}{': ' + stage if stage else ''}")
+
+    def tick(self) -> None:
+        pass

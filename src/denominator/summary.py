@@ -1,0 +1,347 @@
+"""What a sweep says at its end: who is in the denominator, the ranked cells, what failed, where everything is.
+
+Read from the record, so that it is the same whatever launcher ran the cells and whether they ran now or before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from denominator.masking import mask
+from denominator.tracking import Store, StoredRun, dataset_input
+from denominator.types import Estimate
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from denominator.app import Outcome
+
+
+def ranked(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Best headline first (rounded to 12 decimals; ties by name), incomplete and undefined ones last."""
+
+    def order(run: StoredRun) -> tuple[bool, bool, float, str]:
+        value = run.estimate(headline_of(run)).value
+        incomplete = run.tags.get("incomplete") == "true"
+        return (incomplete, value is None, -round(value or 0.0, 12), run.name)
+
+    return sorted(runs, key=order)
+
+
+def headline_of(run: StoredRun) -> str:
+    return run.tags.get("headline_metric", "recall@5")
+
+
+def value_text(estimate: Estimate) -> str:
+    return f"undefined: {estimate.reason}" if estimate.value is None else f"{estimate.value:.3f}"
+
+
+def interval_text(estimate: Estimate) -> str:
+    if estimate.ci_low is None or estimate.ci_high is None:
+        return "–"
+    return f"{estimate.ci_low:.3f}–{estimate.ci_high:.3f}"
+
+
+def table_of(runs: Sequence[StoredRun]) -> Table:
+    """The ranked table; every value has its n, and the naive convention stands beside the plain recall."""
+    from rich import box
+    from rich.table import Table
+
+    headlines = list(dict.fromkeys(headline_of(run) for run in runs)) or ["recall@5"]
+    headline = headlines[0] if len(headlines) == 1 else "headline"
+    audited = next((run.tags["audit_metric"] for run in runs if "audit_metric" in run.tags), "recall@5")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("cell", overflow="fold", min_width=24)
+    table.add_column(headline.replace("@", "\n@"), justify="right", no_wrap=True)
+    table.add_column("95 %\ninterval", justify="right", no_wrap=True)
+    table.add_column("n", justify="right", no_wrap=True)
+    second = audited != headline
+    if second:
+        table.add_column(audited.replace("@", "\n@"), justify="right", no_wrap=True)
+        table.add_column("n", justify="right", no_wrap=True)
+    table.add_column("naive*", justify="right", no_wrap=True)
+    table.add_column("ms", justify="right", no_wrap=True)
+    table.add_column("chunks", justify="right", no_wrap=True)
+    for place, run in enumerate(runs, 1):
+        estimate, recall = run.estimate(headline_of(run)), run.estimate(audited)
+        incomplete = run.tags.get("incomplete") == "true"
+        row = ["–" if incomplete else str(place), run.name + (" (incomplete)" if incomplete else "")]
+        row += [value_text(estimate), interval_text(estimate), str(estimate.n)]
+        if second:
+            row += [value_text(recall), str(recall.n)]
+        row += [_plain(run.metrics.get("audit.naive_one"), 3), _plain(run.metrics.get("latency_ms_median"), 1)]
+        table.add_row(*row, _plain(run.metrics.get("n_chunks"), 0))
+    return table
+
+
+def _plain(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def ledger_text(run: StoredRun, store: Store) -> str:
+    """The ledger line of a recorded cell; every cell of a sweep has the same one."""
+    from denominator.records import ledger_from_json
+    from denominator.tracking import ledger_line
+
+    with store.files(run) as folder:
+        return ledger_line(ledger_from_json(json.loads((folder / "ledger.json").read_text(encoding="utf-8"))))
+
+
+def denominators(runs: Sequence[StoredRun]) -> list[int]:
+    """The eligible n of each cell, distinct. More than one in a sweep over one data set is a fault."""
+    return sorted({int(run.metrics["eligible_n"]) for run in runs if "eligible_n" in run.metrics})
+
+
+def failures(result: Outcome) -> list[dict[str, str]]:
+    """Cells that did not end well, with their overrides and the reason."""
+    found = []
+    by_number = {job.number: job for job in result.jobs}
+    for number in sorted({*result.ends, *result.lost}):
+        event = result.ends.get(number, {"what": "lost"})
+        if event["what"] in ("recorded", "reused"):
+            continue
+        job = by_number.get(number)
+        overrides = [mask(o) for o in job.overrides] if job is not None else event.get("overrides", [])
+        reason = {
+            "lost": "its process ended without a word" if not result.interrupted else "not started",
+            "killed": "interrupted",
+            "not_started": "not started after an earlier failure (fail_fast=true)",
+        }.get(event["what"], event.get("error", ""))
+        name = job.name if job is not None else event.get("name", f"job {number}")
+        found.append({"what": event["what"], "name": name, "overrides": " ".join(overrides), "reason": mask(reason)})
+    return found
+
+
+def record(result: Outcome) -> None:
+    """Writes the sweep's own run: description, list of its cells, a few numbers."""
+    store: Store = result.store
+    assert result.sweep_run is not None
+    runs = ranked(store.get(dict.fromkeys(result.runs.values())))
+    bad = failures(result)
+    cells = []
+    for job in result.jobs:
+        key = result.keys.get(job.number, "")
+        ended = result.ends.get(job.number, {"what": "lost"})["what"]
+        cells.append(
+            {
+                "name": job.name,
+                "cell_key": key,
+                "run_id": result.runs.get(key),
+                "overrides": [mask(o) for o in job.overrides],
+                "status": "recorded" if key in result.runs else ended,
+            }
+        )
+    metrics: dict[str, float] = {"cells": len(result.jobs), "cells_recorded": len(runs), "cells_failed": len(bad)}
+    tags = {"headline_metric": headline_of(runs[0])} if runs else {}
+    dataset = None
+    if runs:
+        best = runs[0].estimate(headline_of(runs[0]))
+        if best.value is not None:
+            metrics["best_value"] = best.value
+        metrics["eligible_n"] = runs[0].metrics.get("eligible_n", 0)
+        tags["best_cell"] = runs[0].name
+        dataset = _dataset(result)
+    plan = result.jobs[0].cell.plan if result.jobs else None
+    params = {} if plan is None else {"dataset": result.jobs[0].params.get("dataset", ""), "baseline": plan.baseline}
+    status = "KILLED" if result.interrupted else "FAILED" if bad else "FINISHED"
+    store.log_sweep(
+        result.sweep_run,
+        note=note(runs, bad, store),
+        cells=cells,
+        params=params,
+        metrics=metrics,
+        tags=tags,
+        dataset=dataset,
+        status=status,
+    )
+
+
+def _dataset(result: Outcome) -> Mapping[str, str] | None:
+    from denominator.pipeline import DatasetFacts
+
+    data = next(iter(result.data.values()), None)
+    if data is None or len(result.data) > 1:
+        return None
+    states: dict[str, int] = {}
+    for question in data.questions:
+        label = question.answerability or "unlabelled"
+        states[label] = states.get(label, 0) + 1
+    return dataset_input(DatasetFacts.of(data), states)
+
+
+def note(runs: Sequence[StoredRun], bad: Sequence[Mapping[str, str]], store: Store) -> str:
+    """The description that MLflow shows above the sweep's run."""
+    lines: list[str] = []
+    if runs:
+        headline = headline_of(runs[0])
+        lines += [
+            ledger_text(runs[0], store),
+            "",
+            f"| | cell | {headline} | 95 % interval | n |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        for place, run in enumerate(runs[:10], 1):
+            e = run.estimate(headline_of(run))
+            lines.append(f"| {place} | {run.name} | {value_text(e)} | {interval_text(e)} | {e.n} |")
+        if len(runs) > 10:
+            lines.append(f"\n{len(runs) - 10} more cells: filter the runs table by this sweep's id.")
+        lines.append("\nThe order is by the plain value; which differences can be told from chance is in the report.")
+    if bad:
+        lines += ["", f"**{len(bad)} cells without a result**", ""]
+        lines += [f"- {b['name']} (`{b['overrides']}`): {b['reason']}" for b in bad[:20]]
+    return "\n".join(lines)
+
+
+def show(result: Outcome, out: Console, *, report: Path | None = None) -> None:
+    """Prints the end of a sweep or of a single run."""
+    store: Store = result.store
+    runs = ranked(store.get(dict.fromkeys(result.runs.values())))
+    out.print()
+    for name in result.sent:
+        out.print(f"recorded now, left over from an earlier start: {name}", soft_wrap=True)
+    if runs:
+        out.print(ledger_text(runs[0], store), soft_wrap=True)
+        out.print(table_of(runs))
+        out.print(
+            "* recall if a question without evidence counted as found: what hand-written helpers report", style="dim"
+        )
+        if len(denominators(runs)) > 1:
+            out.print(
+                f"The cells have different denominators ({denominators(runs)}): they measure different questions."
+            )
+    bad = failures(result)
+    if bad:
+        done = len(runs)
+        out.print(f"{len(bad)} of {len(bad) + done} cells have no result:", style="bold")
+        for failure in bad:
+            out.print(f"  {failure['name']}: {failure['reason']}", soft_wrap=True)
+            if failure["overrides"]:
+                out.print(f"    {failure['overrides']}", soft_wrap=True, style="dim")
+    if result.error:
+        out.print(f"error: {result.error}", soft_wrap=True)
+    counts = [
+        (result.count("recorded"), "computed"),
+        (result.count("reused"), "recorded before"),
+        (len(bad), "without a result"),
+    ]
+    said = ", ".join(f"{n} {what}" for n, what in counts if n) or "nothing to do"
+    out.print(
+        f"{said} in {result.seconds:.1f} s; sweep {result.sweep_id}"
+        if result.mode == "sweep"
+        else f"{said} in {result.seconds:.1f} s"
+    )
+    if result.interrupted or bad:
+        out.print("The same command again computes only what is missing.")
+    if report is not None:
+        out.print(f"report  {report}", soft_wrap=True)
+    out.print(f"record  {mask(store.uri)}", soft_wrap=True)
+    out.print(f"open    denominator ui{_out_flag(result.out)}", soft_wrap=True)
+
+
+def _out_flag(out: Path) -> str:
+    return "" if out == Path.cwd() / "denominator-out" else f" --out {out}"
+
+
+def as_json(result: Outcome) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "sweep_id": result.sweep_id,
+        "recorded": result.runs,
+        "failures": failures(result),
+        "exit_code": result.exit_code,
+    }
+
+
+# ------------------------------------------------------------------ listings
+
+
+def latest(store: Store) -> str:
+    """The id of the newest sweep, else of the newest single run."""
+    from denominator.errors import StoreError
+
+    sweeps = store.sweeps()
+    if sweeps:
+        return sweeps[0].tags["sweep_id"]
+    cells = store.search("tags.kind = 'cell'", limit=1)
+    if not cells:
+        raise StoreError(f"nothing was recorded yet in the experiment {store.experiment!r}")
+    return cells[0].tags["sweep_id"]
+
+
+def sweep_rows(store: Store) -> list[dict[str, Any]]:
+    """One row per sweep, newest first."""
+    from datetime import UTC, datetime
+
+    return [
+        {
+            "sweep": run.tags["sweep_id"],
+            "name": run.name,
+            "started": datetime.fromtimestamp(run.start, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "status": run.status.lower(),
+            "cells": int(run.metrics.get("cells", 0)),
+            "failed": int(run.metrics.get("cells_failed", 0)),
+            "metric": run.tags.get("headline_metric"),
+            "best": run.metrics.get("best_value"),
+            "n": int(run.metrics["eligible_n"]) if "eligible_n" in run.metrics else None,
+            "best_cell": run.tags.get("best_cell"),
+        }
+        for run in store.sweeps()
+    ]
+
+
+def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
+    for name in ("sweep", "started", "status"):
+        table.add_column(name, no_wrap=True)
+    for name in ("cells", "failed", "best", "n"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("metric", no_wrap=True)
+    table.add_column("cell", overflow="fold")
+    for row in rows:
+        best = "–" if row["best"] is None else f"{row['best']:.3f}"
+        cells = [row["sweep"], row["started"], row["status"], str(row["cells"]), str(row["failed"]), best]
+        n = "–" if row["n"] is None else str(row["n"])
+        table.add_row(*cells, n, row["metric"] or "–", row["best_cell"] or "–")
+    return table
+
+
+def cells_json(sweep_id: str, cells: Sequence[StoredRun]) -> dict[str, Any]:
+    """A sweep's cells for programs: full precision, every value with its n."""
+    from denominator.tracking import unspell
+
+    rows = []
+    for run in cells:
+        names = sorted({k.removesuffix("__n") for k in run.metrics if k.endswith("__n") and "__slice." not in k})
+        metrics = {unspell(k): run.estimate(unspell(k)) for k in names if not k.startswith("partial.")}
+        rows.append(
+            {
+                "run_id": run.run_id,
+                "name": run.name,
+                "status": run.status,
+                "recorded": run.recorded,
+                "incomplete": run.tags.get("incomplete") == "true",
+                "headline": headline_of(run),
+                "params": dict(run.params),
+                "metrics": {
+                    name: {"value": e.value, "n": e.n, "reason": e.reason, "ci_low": e.ci_low, "ci_high": e.ci_high}
+                    for name, e in metrics.items()
+                },
+            }
+        )
+    return {"sweep_id": sweep_id, "cells": rows}
+
+
+def write_report(result: Outcome) -> Path | None:
+    """The report of a sweep as `reports/<sweep_id>/report.html`, also attached to the sweep's run.
+
+    None when there is nothing to report on (fewer than one recorded cell).
+    """
+    return None
