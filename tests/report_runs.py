@@ -11,9 +11,25 @@ from denominator.fingerprint import FIELDS, dataset_hash, fingerprint
 from denominator.spans import CorpusIndex
 from denominator.types import Document, Evidence, Hit, Plan, Question, RecordedRun, Result, Run
 
-WORDS = (
-    "amber basalt cedar delta ember fjord garnet harbour inlet juniper kelp lagoon marsh north oak pine quartz".split()
-)
+WORDS = [
+    "amber",
+    "basalt",
+    "cedar",
+    "delta",
+    "ember",
+    "fjord",
+    "garnet",
+    "harbour",
+    "inlet",
+    "juniper",
+    "kelp",
+    "lagoon",
+    "marsh",
+    "north",
+    "oak",
+    "pine",
+    "quartz",
+]
 PLAN = Plan(ks=(1, 3, 5, 10), budget=60, pool=20, resamples=499, baseline="bm25 · fixed · none", eligibility="lenient")
 
 
@@ -31,7 +47,7 @@ def questions(documents: Sequence[Document], n: int = 60) -> tuple[Question, ...
     made = []
     for i in range(n):
         document = documents[int(rng.integers(len(documents)))]
-        starts = [0] + [j + 2 for j, c in enumerate(document.text) if c == "."][:-1]
+        starts = [0, *[j + 2 for j, c in enumerate(document.text) if c == "."][:-1]]
         start = starts[int(rng.integers(len(starts)))]
         end = document.text.index(".", start) + 1
         tags = {"category": ["a", "b", "c"][i % 3], "difficulty": "easy" if i % 2 else "hard"}
