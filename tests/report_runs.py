@@ -12,26 +12,9 @@ from denominator.spans import CorpusIndex
 from denominator.types import Document, Evidence, Hit, Plan, Question, RecordedRun, Result, Run
 
 WORDS = (
-    "amber basalt cedar delta ember fjord garnet harbour inlet juniper kelp lagoon marsh north oak pine quartz"
-).split()  # noqa: SIM905 - a list of words reads better as a line of them
-    "amber",
-    "basalt",
-    "cedar",
-    "delta",
-    "ember",
-    "fjord",
-    "garnet",
-    "harbour",
-    "inlet",
-    "juniper",
-    "kelp",
-    "lagoon",
-    "marsh",
-    "north",
-    "oak",
-    "pine",
-    "quartz",
-]
+    *("amber", "basalt", "cedar", "delta", "ember", "fjord", "garnet", "harbour", "inlet"),
+    *("juniper", "kelp", "lagoon", "marsh", "north", "oak", "pine", "quartz"),
+)
 PLAN = Plan(ks=(1, 3, 5, 10), budget=60, pool=20, resamples=499, baseline="bm25 · fixed · none", eligibility="lenient")
 
 

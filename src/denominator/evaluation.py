@@ -16,7 +16,7 @@ import numpy as np
 
 from denominator.eligibility import build_ledger, classify, groups_of, lost_evidence, statuses_of
 from denominator.errors import ConfigError, MeasurementError, listing
-from denominator.ranking import canonical, check_depth, check_k
+from denominator.ranking import canonical, check_depth, check_k, to_documents
 from denominator.types import (
     Answer,
     Bools,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from denominator.audit import AuditReport
     from denominator.spans import CorpusIndex
 
+TIED_FAMILIES = ("recall", "hit", "mrr")
 DOCUMENT_FAMILIES = ("recall", "complete", "precision", "hit", "mrr", "ndcg")
 SPAN_FAMILIES = ("coverage", "recall_tau100", "recall_tau50", "span_recall", "span_precision", "span_iou")
 _NAME = re.compile(r"(?P<family>[a-z0-9_]+?)(?:@(?P<budget>b)?(?P<k>\d+))?")
@@ -182,6 +183,36 @@ def _span_columns(questions: Sequence[Question], run: Run, plan: Plan, index: Co
     return _Columns(values, reasons)
 
 
+def _judged_columns(questions: Sequence[Question], documents: Run, plan: Plan) -> _Columns:
+    """`judged@K`: the share of the first K documents that somebody judged. NaN without grades or without a hit."""
+    values = {f"judged@{k}": np.full(len(questions), np.nan) for k in plan.ks}
+    for row, question in enumerate(questions):
+        if not question.grades:
+            continue
+        start, stop = documents.offsets[row : row + 2].tolist()
+        known = [documents.units.ids[u] in question.grades for u in documents.unit[start:stop].tolist()]
+        for k in plan.ks:
+            if known:
+                values[f"judged@{k}"][row] = sum(known[:k]) / len(known[:k])
+    nothing = {name: dict.fromkeys(np.flatnonzero(np.isnan(v)).tolist(), "no_eligible") for name, v in values.items()}
+    return _Columns(values, nothing)
+
+
+def _tie_ends(questions: Sequence[Question], run: Run, plan: Plan) -> list[dict[str, tuple[float, float]]]:
+    """Per question, the metrics whose value depends on the order of tied hits, with their worst and best value."""
+    from denominator.ties import tie_range
+
+    names = [f"{family}@{k}" for family in TIED_FAMILIES for k in plan.ks]
+    out: list[dict[str, tuple[float, float]]] = [{} for _ in questions]
+    if run.scores is None:
+        return out
+    ends = tie_range(run, questions, names, ties=plan.ties)
+    for name in names:
+        for row in np.flatnonzero(ends.high[name] > ends.low[name]).tolist():
+            out[row][name] = (float(ends.low[name][row]), float(ends.high[name][row]))
+    return out
+
+
 def _kept_rows(run: Run, most: int) -> Bools:
     """Rows that a record keeps: the first `most` hits, and the first hit of each of the first `most` documents."""
     n = len(run.unit)
@@ -277,6 +308,9 @@ def evaluate(
     if index is not None and not abstention_only:
         eligible = np.array([states[q.id] == "answerable" for q in ordered], np.bool_)
         columns.append(_span_columns(ordered, full, plan, index, eligible))
+    if not abstention_only and any(q.grades for q in ordered):
+        columns.append(_judged_columns(ordered, to_documents(full, plan.ties), plan))
+    tied = [{}] * len(ordered) if abstention_only else _tie_ends(ordered, full, plan)
     confidences = _confidences(full)
     kept = _hits(full, max(plan.ks))
     n_hits = np.diff(full.offsets).tolist()
@@ -313,6 +347,7 @@ def evaluate(
                 cluster=question.cluster,
                 confidence=confidences[i],
                 error=run.errors.get(question.id),
+                ties=tied[i],
             )
         )
     if answers is not None:

@@ -73,7 +73,10 @@ def _hit_from_json(data: Mapping[str, Any]) -> Hit:
     return Hit(id=data["id"], doc=data.get("doc", data["id"]), **{k: data.get(k, d) for k, d in _HIT_DEFAULTS.items()})
 
 
-_PLAIN = ("n_hits", "groups", "empty_gold", "cluster", "confidence", "abstained", "rung", "threshold", "answer", "error")
+_PLAIN = (
+    *("n_hits", "groups", "empty_gold", "cluster", "confidence", "abstained", "rung", "threshold"),
+    *("answer", "error"),
+)
 _PLAIN_DEFAULTS = {f.name: f.default for f in fields(Outcome) if f.name in _PLAIN}
 
 
@@ -94,6 +97,8 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
         value = getattr(outcome, name)
         if value != _PLAIN_DEFAULTS[name]:
             out[name] = value
+    if outcome.ties:
+        out["ties"] = {name: list(ends) for name, ends in outcome.ties.items()}
     return out
 
 
@@ -110,6 +115,7 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
         values=data["values"],
         reasons=data["reasons"],
         tags=data["tags"],
+        ties={name: (low, high) for name, (low, high) in data.get("ties", {}).items()},
         **plain,
     )
 

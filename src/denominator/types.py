@@ -316,7 +316,8 @@ class Outcome:
     `values[name]` is the per-question value or None with `reasons[name]`. Values exist for every question that
     has gold and is not failed or missing (failed and missing eligible questions have 0), so that the audit can
     say what other conventions would have reported; which of them enter a mean is decided by `state` alone.
-    `groups`/`found` count evidence groups, and those found at each metric's cut, for micro averages.
+    `groups` counts evidence groups, for micro averages. `ties[name]` is the worst and the best value over all orders
+    of tied hits, only where the two differ.
     """
 
     id: str
@@ -339,6 +340,7 @@ class Outcome:
     threshold: float | None = None
     answer: str | None = None
     error: str | None = None
+    ties: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
