@@ -25,6 +25,7 @@ from denominator.ranking import check_depth, check_k
 from denominator.rerankers import Reranker, without
 from denominator.retrievers.bench import Bench, FirstStage, pack, unpack
 from denominator.retrievers.table import ChunkTable, Columns, Queries, Ranked, columns_of
+from denominator.retrievers.threads import threads, threads_limited
 from denominator.spans import CorpusIndex, split_evidence
 from denominator.types import METRIC_VERSION, Bools, Dataset, Document, Floats, Outcome, Plan, Run, StageTime
 
@@ -145,7 +146,7 @@ def run_cell(
     if isinstance(cell.answerer, Threshold) and cell.answerer.t is not None:
         plan = replace(plan, threshold=cell.answerer.t)
     key = cell.key(data.dataset_hash, data.corpus_hash)
-    with cache.recording() as times:
+    with threads_limited(threads()), cache.recording() as times:
         work = _Work(replace(cell, plan=plan), data, cache, progress)
         outcomes, summary = work.run()
     return CellResult(
@@ -386,16 +387,17 @@ class _Work:
 
 
 def _timed(texts: Sequence[str], work: Callable[[int, Bench], Any], bench: Bench, how: Latency) -> Floats:
-    """Seconds of each question (rows) in each repeat (columns)."""
+    """Seconds of each question (rows) in each repeat (columns), on one thread: other loads then disturb it least."""
     seconds = np.zeros((len(texts), how.repeats))
-    for j in range(min(how.warm_up, len(texts))):
-        work(j, bench.alone(texts[j]))
-    for r in range(how.repeats):
-        for j, text in enumerate(texts):
-            alone = bench.alone(text)
-            clock = time.perf_counter()
-            work(j, alone)
-            seconds[j, r] = time.perf_counter() - clock
+    with threads_limited(1):
+        for j in range(min(how.warm_up, len(texts))):
+            work(j, bench.alone(texts[j]))
+        for r in range(how.repeats):
+            for j, text in enumerate(texts):
+                alone = bench.alone(text)
+                clock = time.perf_counter()
+                work(j, alone)
+                seconds[j, r] = time.perf_counter() - clock
     return seconds
 
 

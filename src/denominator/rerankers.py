@@ -21,7 +21,7 @@ from denominator.retrievers.static import DIMENSIONS, Bags, Static, chunk_bags, 
 from denominator.retrievers.table import Ranked, min_max, resorted, top_scores
 from denominator.types import Floats, Ints
 
-TABLE_NUMBERS = 24_000_000
+TABLE_NUMBERS = 40_000_000
 """Similarity tables up to this many numbers are kept for all questions at once, larger ones are made in blocks."""
 
 
@@ -111,9 +111,10 @@ class MaxSim:
             columns, starts, filled = corpus.columns(ranked.unit[a:b])
             if whole is None:
                 # Only the pool's own tokens: the sums are exact, so it makes no difference which table they come from.
-                mine, inverse = np.unique(columns, return_inverse=True)
-                place = inverse.astype(np.int32)
-                table = corpus.similarity(tokens, corpus.vectors[mine])
+                used = np.zeros(len(corpus.vocabulary), np.bool_)
+                used[columns] = True
+                place = (np.cumsum(used, dtype=np.int32) - 1)[columns]
+                table = corpus.similarity(tokens, corpus.vectors[used])
             else:
                 table, place = whole[np.searchsorted(wanted, tokens)], columns
             found = np.zeros(b - a)

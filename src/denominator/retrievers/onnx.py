@@ -22,6 +22,7 @@ from denominator.errors import ConfigError, MissingExtraError
 from denominator.retrievers.bench import Bench
 from denominator.retrievers.dense import DenseIndex, Vectors, unit_vectors
 from denominator.retrievers.table import Queries
+from denominator.retrievers.threads import threads
 
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
@@ -85,7 +86,7 @@ class Onnx:
         return unit_vectors(self._model().embed(texts, 1)[0], "question")
 
     def _threads(self) -> int:
-        return self.threads or int(os.environ.get("DENOMINATOR_THREADS", "0")) or os.cpu_count() or 1
+        return self.threads or threads()
 
     def _model(self) -> OnnxModel:
         if self.folder is None:

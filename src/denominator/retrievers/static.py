@@ -12,8 +12,9 @@ import re
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from denominator.cache import Payload, describe
-from denominator.errors import ConfigError, MissingExtraError
+from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench
 from denominator.retrievers.dense import DenseIndex, Vectors, unit_vectors
 from denominator.retrievers.table import Queries
@@ -57,7 +58,7 @@ class StaticModel:
                     "to mend it: pip install --force-reinstall 'wordllama==0.4.0.post1'"
                 )
         self._pieces: dict[str, int] = {}
-        self._piece_tokens: list[list[int]] = []
+        self._tokens_of: list[list[int]] = []
         self._lock = threading.Lock()
 
     @cached_property
@@ -109,26 +110,31 @@ class StaticModel:
         with self._lock:
             # The blank that goes before every text is the tokenizer's own rule; an empty text gets none.
             pieces = [PIECE.findall(" " + text) if text else [] for text in texts]
-            new = list(dict.fromkeys(p for row in pieces for p in row if p not in self._pieces))
-            for first in range(0, len(new), 8192):
-                batch = new[first : first + 8192]
-                for piece, found in zip(
-                    batch, tokenizer.encode_batch_fast(batch, add_special_tokens=False), strict=True
-                ):
-                    self._pieces[piece] = len(self._piece_tokens)
-                    self._piece_tokens.append(found.ids)
-            numbers = self._pieces
-            which = np.fromiter((numbers[p] for row in pieces for p in row), np.int64)
-            lengths = np.fromiter(map(len, self._piece_tokens), np.int64, len(self._piece_tokens))
-            flat = np.fromiter((t for row in self._piece_tokens for t in row), np.int64, int(lengths.sum()))
-            if len(numbers) > 1_000_000:  # a corpus of random words must not fill the memory
-                self._pieces, self._piece_tokens = {}, []
-        starts = np.cumsum(lengths) - lengths
-        size = lengths[which]
+            self._learn(p for row in pieces for p in row)
+            known, per_text = self._pieces, np.cumsum([0, *(len(row) for row in pieces)])
+            if per_text[-1] < 2000:
+                rows = [[t for p in row for t in self._tokens_of[known[p]]] for row in pieces]
+                offsets = np.cumsum([0, *(len(r) for r in rows)]).astype(np.int64)
+                return offsets, np.array([t for r in rows for t in r], np.int64)
+            which = np.fromiter((known[p] for row in pieces for p in row), np.int64, int(per_text[-1]))
+            lengths = np.fromiter(map(len, self._tokens_of), np.int64, len(self._tokens_of))
+            flat = np.fromiter(chain.from_iterable(self._tokens_of), np.int64, int(lengths.sum()))
+        starts, size = np.cumsum(lengths) - lengths, lengths[which]
         ends = np.cumsum(size)
         ids = flat[np.repeat(starts[which] - (ends - size), size) + np.arange(int(size.sum()))]
-        per_text = np.cumsum([0, *(len(row) for row in pieces)])
         return np.concatenate(([0], ends))[per_text], ids
+
+    def _learn(self, pieces: Iterable[str]) -> None:
+        """Cuts pieces that were not seen before."""
+        if len(self._pieces) > 1_000_000:  # a corpus of random words must not fill the memory
+            self._pieces, self._tokens_of = {}, []
+        new = [p for p in dict.fromkeys(pieces) if p not in self._pieces]
+        tokenizer, _ = self._tokenizer
+        for first in range(0, len(new), 8192):
+            batch = new[first : first + 8192]
+            for piece, found in zip(batch, tokenizer.encode_batch_fast(batch, add_special_tokens=False), strict=True):
+                self._pieces[piece] = len(self._tokens_of)
+                self._tokens_of.append(found.ids)
 
     def bags(self, texts: Sequence[str]) -> Bags:
         offsets, ids = self.token_ids(texts)
@@ -153,18 +159,13 @@ class StaticModel:
         return unit_vectors(counts @ table if len(used) else np.zeros((len(bags), dimensions)), what)
 
 
-_MODELS: dict[str, StaticModel] = {}
-
-
+@lru_cache(maxsize=1)
 def static_model() -> StaticModel:
     """The one model of this process."""
     spec = find_spec("wordllama")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingExtraError("the static embedder (wordllama)", "static")
-    folder = spec.submodule_search_locations[0]
-    if folder not in _MODELS:
-        _MODELS[folder] = StaticModel(Path(folder))
-    return _MODELS[folder]
+        raise ConfigError("the static embedder needs wordllama; to mend it: pip install 'wordllama==0.4.0.post1'")
+    return StaticModel(Path(spec.submodule_search_locations[0]))
 
 
 @dataclass(frozen=True, slots=True)

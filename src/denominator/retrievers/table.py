@@ -145,10 +145,11 @@ class Queries:
 
     texts: tuple[str, ...]
     kept: bool = True
+    key: str = field(init=False, default="")
 
-    @property
-    def key(self) -> str:
-        return sha(list(self.texts))
+    def __post_init__(self) -> None:
+        if self.kept:
+            object.__setattr__(self, "key", sha(list(self.texts)))
 
     def __len__(self) -> int:
         return len(self.texts)
