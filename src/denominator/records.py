@@ -138,7 +138,8 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """Fields that this version does not know are left out, absent ones take their default."""
     known = {f.name for f in fields(Plan)}
-    return Plan(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
+    return Plan(**values)
 
 
 def ledger_from_json(data: Mapping[str, Any]) -> Ledger:
