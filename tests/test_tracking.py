@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from denominator.errors import StoreError
+from denominator.errors import ConfigError, StoreError
 from denominator.evaluation import Summary, evaluate, summarize
 from denominator.masking import forget, mask, remember
 from denominator.pipeline import DatasetFacts
@@ -154,7 +154,7 @@ def test_relative_addresses_are_read_from_the_folder_of_the_call(
 
 
 def test_a_plain_folder_is_refused_with_the_setting_to_use(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"tracking\.uri=sqlite:///mlruns\.db"):
+    with pytest.raises(ConfigError, match=r"tracking\.uri=sqlite:///mlruns\.db"):
         resolve_uri("./mlruns", tmp_path, tmp_path)
 
 

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
@@ -21,7 +22,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -41,11 +42,13 @@ from denominator import config, masking
 from denominator.cache import Cache
 from denominator.config import GROUPS, Settings, listed, nearest
 from denominator.errors import ConfigError, DenominatorError, StoreError
+from denominator.evaluation import parse_metric
 from denominator.fingerprint import sha
 from denominator.masking import mask
 from denominator.pipeline import Cell, run_cell
 from denominator.progress import Events, following
-from denominator.types import Dataset, Plan
+from denominator.ranking import level_guard
+from denominator.types import Dataset, Level, Plan
 
 Mode = Literal["run", "sweep"]
 LAUNCH, CALL_FOLDER = "DENOMINATOR_LAUNCH", "DENOMINATOR_CALL_FOLDER"
@@ -426,6 +429,10 @@ def compose_jobs(app: Application, mode: Mode) -> tuple[list[Job], DictConfig, G
             raise ConfigError(
                 "hydra/launcher: set inside a swept configuration it has no effect; give it on the command line"
             )
+    if grid.chunker_varies and mode == "sweep":
+        for job in jobs:
+            if job.cell.plan.headline != "auto":
+                level_guard(grid.varying, cast("Level", parse_metric(job.cell.plan.headline).level))
     first = jobs[0].settings
     for job in jobs:
         if (job.settings.out, job.settings.tracking) != (first.out, first.tracking):
@@ -706,6 +713,7 @@ class Outcome:
     sweep_run: str | None = None
     seconds: float = 0.0
     mode: Mode = "sweep"
+    command: str = ""
 
     def count(self, *what: str) -> int:
         return sum(e["what"] in what for e in self.ends.values())
@@ -730,6 +738,7 @@ def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False) -> Outcome | 
         mode = "sweep"
     elif args.run:
         mode = "run"
+    command = shlex.join(["denominator", mode, *map(masking.shown_override, args.overrides)])
     overrides = masking.into_environment(args.overrides)
     shown = args.cfg is not None or args.info is not None or args.help or args.hydra_help or args.shell_completion
     if not shown and all(split_override(o)[0].startswith(HOUSEKEEPING) for o in overrides):
@@ -737,7 +746,7 @@ def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False) -> Outcome | 
     with application(args, overrides) as app:
         if shown:
             return _show(app, args)
-        return _start(app, mode, quiet=quiet)
+        return _start(app, mode, command, quiet=quiet)
 
 
 def parse(argv: Sequence[str]) -> Any:
@@ -775,7 +784,7 @@ def _show(app: Application, args: Any) -> int:
     return 0
 
 
-def _start(app: Application, mode: Mode, *, quiet: bool) -> Outcome:
+def _start(app: Application, mode: Mode, command: str, *, quiet: bool) -> Outcome:
     global _context  # noqa: PLW0603
     from denominator.tracking import Store, resolve_uri
 
@@ -808,7 +817,7 @@ def _start(app: Application, mode: Mode, *, quiet: bool) -> Outcome:
     context.sweep_id = sweep_id_of(list(keys.values()), fresh=settings.force or not complete)
     if not settings.force and keys:
         context.recorded = store.recorded(keys.values())
-    result = Outcome(context.sweep_id, jobs, keys, {}, store, out, sent=sent, mode=mode)
+    result = Outcome(context.sweep_id, jobs, keys, {}, store, out, sent=sent, mode=mode, command=command)
     todo = not complete or any(key not in context.recorded for key in keys.values())
     context.events.path.parent.mkdir(parents=True, exist_ok=True)
     _tell_workers(context, jobs)

@@ -15,7 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin
 
 from denominator.errors import ConfigError, DenominatorError, MeasurementError
@@ -72,7 +72,8 @@ def _wanted(hint: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(_wanted(a) for a in args)
     if origin in (tuple, list) or (isinstance(origin, type) and issubclass(origin, Sequence)):
-        return "a list" + (f" of {_wanted(args[0])}" if args and args[0] is not Ellipsis else "")
+        plural = {int: "whole numbers", float: "numbers", str: "texts"}
+        return "a list" + (f" of {plural[args[0]]}" if args and args[0] in plural else "")
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a mapping"
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "null"}
@@ -276,9 +277,20 @@ def check_plan(plan: Plan) -> None:
 def _check_headline(plan: Plan) -> None:
     if plan.headline == "auto":
         return
-    from denominator.evaluation import ranked_names, span_names
+    from denominator.evaluation import DOCUMENT_FAMILIES, SPAN_FAMILIES, parse_metric, ranked_names, span_names
 
-    names = (*ranked_names(plan), *span_names(plan))
+    names = dict.fromkeys((*ranked_names(replace(plan, headline="auto")), *span_names(plan)))
+    try:
+        parsed = parse_metric(plan.headline)
+    except ConfigError:
+        parsed = None
+    if plan.headline not in names and parsed is not None:  # slots and chunks are measured when they are asked for
+        family = parsed.family.removeprefix("slot_").removeprefix("chunk_")
+        if family in DOCUMENT_FAMILIES and parsed.k in plan.ks:
+            return
+        if family in (*DOCUMENT_FAMILIES, *SPAN_FAMILIES) and parsed.k is not None:
+            what = f"budget={parsed.k}" if parsed.level == "L5" else f"ks=[{', '.join(map(str, [*plan.ks, parsed.k]))}]"
+            raise ConfigError(f"headline: {plan.headline!r} needs {what}")
     if plan.headline not in names:
         usual = ", ".join(n for n in names if n.split("@")[0] in ("recall", "coverage", "ndcg"))
         raise ConfigError(

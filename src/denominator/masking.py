@@ -109,6 +109,18 @@ def _moved(override: str) -> str:
     return f"{key}=${{oc.env:{variable}}}"
 
 
+def shown_override(override: str) -> str:
+    """An override as it may be shown: `embedder.api_key=***`.
+
+    >>> shown_override("+embedder.api_key=abc"), shown_override("chunker.size=64")
+    ('+embedder.api_key=***', 'chunker.size=64')
+    """
+    key, sign, value = override.partition("=")
+    if sign and secret_name(key.lstrip("+~").split("@", 1)[0]) and not value.startswith("${"):
+        return f"{key}={MASK}"
+    return mask(override)
+
+
 def forget(values: Iterable[str] = ()) -> None:
     """Forgets the given secrets, or all of them (for tests)."""
     if values:

@@ -137,7 +137,7 @@ def record(result: Outcome) -> None:
             }
         )
     metrics: dict[str, float] = {"cells": len(result.jobs), "cells_recorded": len(runs), "cells_failed": len(bad)}
-    tags = {"headline_metric": headline_of(runs[0])} if runs else {}
+    tags = {"command": result.command} | ({"headline_metric": headline_of(runs[0])} if runs else {})
     dataset = None
     if runs:
         best = runs[0].estimate(headline_of(runs[0]))
@@ -197,7 +197,7 @@ def note(runs: Sequence[StoredRun], bad: Sequence[Mapping[str, str]], store: Sto
     return "\n".join(lines)
 
 
-def show(result: Outcome, out: Console, *, report: Path | None = None) -> None:
+def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> None:
     """Prints the end of a sweep or of a single run."""
     store: Store = result.store
     runs = ranked(store.get(dict.fromkeys(result.runs.values())))
@@ -238,7 +238,7 @@ def show(result: Outcome, out: Console, *, report: Path | None = None) -> None:
     if result.interrupted or bad:
         out.print("The same command again computes only what is missing.")
     if report is not None:
-        out.print(f"report  {report}", soft_wrap=True)
+        out.print(f"report  {report}" if isinstance(report, Path) else f"no report: {report}", soft_wrap=True)
     out.print(f"record  {mask(store.uri)}", soft_wrap=True)
     out.print(f"open    denominator ui{_out_flag(result.out)}", soft_wrap=True)
 
@@ -339,9 +339,46 @@ def cells_json(sweep_id: str, cells: Sequence[StoredRun]) -> dict[str, Any]:
     return {"sweep_id": sweep_id, "cells": rows}
 
 
-def write_report(result: Outcome) -> Path | None:
+def write_report(result: Outcome) -> Path | str | None:
     """The report of a sweep as `reports/<sweep_id>/report.html`, also attached to the sweep's run.
 
-    None when there is nothing to report on (fewer than one recorded cell).
+    A text says why there is none; None: there was nothing to report on.
     """
-    return None
+    from denominator.errors import DenominatorError
+    from denominator.report import Failure, build, write
+    from denominator.tracking import load_sweep
+
+    folder = result.out / "reports" / result.sweep_id
+    if result.sweep_run is None and (folder / "report.html").is_file():
+        return folder / "report.html"  # nothing changed since it was written
+    runs = load_sweep(result.sweep_id, store=result.store)
+    plan = result.jobs[0].cell.plan if result.jobs else runs[0].plan
+    known = {run.name for run in runs}
+    bad = [Failure(f["name"], f["reason"], f["overrides"]) for f in failures(result)]
+    texts = {d.id: d.text for data in result.data.values() for d in data.documents}
+    try:
+        made = build(
+            runs,
+            baseline=plan.baseline if plan.baseline in known else None,
+            failures=bad,
+            texts=texts,
+            meta=meta_of(result, runs[0].tags),
+        )
+        written = write(made, folder)
+        if result.sweep_run is not None:
+            result.store.attach(result.sweep_run, written.html)
+    except DenominatorError as error:
+        return mask(str(error))
+    return written.html
+
+
+def meta_of(result: Outcome, tags: Mapping[str, str]) -> dict[str, str]:
+    """What somebody needs to do it again."""
+    return {
+        "command": result.command,
+        "dataset": ", ".join(dict.fromkeys(str(job.params.get("dataset")) for job in result.jobs)),
+        "sweep": result.sweep_id,
+        "git_commit": tags.get("mlflow.source.git.commit", ""),
+        "versions": tags.get("versions", ""),
+        "record": mask(result.store.uri),
+    }

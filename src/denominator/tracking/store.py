@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from denominator.errors import DenominatorError, StoreError
+from denominator.errors import ConfigError, DenominatorError, StoreError
 from denominator.masking import mask
 from denominator.tracking.facts import NOTE_LIMIT, Facts, alive, base_tags, cell_facts, git_commit, process_tags
 from denominator.tracking.files import plain_json, pretty, write_cell_files
@@ -44,17 +44,17 @@ def resolve_uri(uri: str | None, out: Path, folder: Path) -> str:
     """The store's address: the setting, else MLFLOW_TRACKING_URI, else one sqlite file in `out`.
 
     Relative sqlite paths are read from the folder of the call, so that a job's working folder changes nothing.
-    Raises StoreError for stores that MLflow no longer opens (a plain folder).
+    Raises ConfigError for stores that MLflow no longer opens (a plain folder).
     """
     text = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(out)
     if text.startswith("sqlite:"):
         path = text.removeprefix("sqlite:///")
         if path in ("", ":memory:") or text == "sqlite://":
-            raise StoreError("tracking.uri: an sqlite store needs a file, for example sqlite:///mlflow.db")
+            raise ConfigError("tracking.uri: an sqlite store needs a file, for example sqlite:///mlflow.db")
         return text if path.startswith("/") else f"sqlite:///{folder.absolute() / path}"
     if "://" not in text or text.startswith("file:"):
         name = Path(text.removeprefix("file://")).name or "mlflow"
-        raise StoreError(
+        raise ConfigError(
             f"tracking.uri: {mask(text)!r} is a plain folder, which MLflow no longer accepts as a store; "
             f"use tracking.uri=sqlite:///{name}.db or a server's http address"
         )
