@@ -281,7 +281,7 @@ def sweep_rows(store: Store) -> list[dict[str, Any]]:
         {
             "sweep": run.tags["sweep_id"],
             "name": run.name,
-            "started": datetime.fromtimestamp(run.start, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "started": datetime.fromtimestamp(run.start, UTC).strftime("%Y-%m-%d %H:%M"),
             "status": run.status.lower(),
             "cells": int(run.metrics.get("cells", 0)),
             "failed": int(run.metrics.get("cells_failed", 0)),
@@ -298,13 +298,13 @@ def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold")
-    for name in ("sweep", "started", "status"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for name in ("sweep", "started (UTC)", "status"):
         table.add_column(name, no_wrap=True)
     for name in ("cells", "failed", "best", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("metric", no_wrap=True)
-    table.add_column("cell", overflow="fold")
+    table.add_column("best cell", overflow="fold", min_width=20)
     for row in rows:
         best = "–" if row["best"] is None else f"{row['best']:.3f}"
         cells = [row["sweep"], row["started"], row["status"], str(row["cells"]), str(row["failed"]), best]

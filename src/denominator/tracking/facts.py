@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from denominator import __version__
+from denominator.fingerprint import sha
 from denominator.masking import mask
 from denominator.records import SCHEMA_VERSION, dumps, plan_to_json
 from denominator.tracking.spelling import (
@@ -203,8 +204,8 @@ def cell_facts(
         "label_source": summary.ledger.label_source,
         "headline_metric": summary.headline,
     }
-    if "fingerprint" in headline:
-        facts.tags["fingerprint"] = str(headline["fingerprint"])
+    if headline:
+        facts.tags["fingerprint"] = sha(headline)
     if overrides:
         facts.tags["overrides"] = mask(" ".join(overrides))
     facts.tags["mlflow.note.content"] = cell_note(result)
