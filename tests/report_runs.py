@@ -113,7 +113,7 @@ def recorded(
         plan=plan,
         outcomes=outcomes,
         facts={
-            "latency_p50_ms": 1.0 + seed % 5,
+            "latency_ms_median": 1.0 + seed % 5,
             "index_bytes": 1e5 * (1 + seed % 3),
             "context_tokens": float(plan.budget),
             "split_evidence": 0.4 if width < 50 else 0.2,

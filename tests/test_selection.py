@@ -73,7 +73,7 @@ def run(
         metrics={},
         plan=plan,
         outcomes=tuple(outcomes),
-        facts=facts if facts is not None else {"latency_p50_ms": 1.0, "index_bytes": 1.0, "context_tokens": 1.0},
+        facts=facts if facts is not None else {"latency_ms_median": 1.0, "index_bytes": 1.0, "context_tokens": 1.0},
         fingerprints={metric: FIELDS | {"metric": metric} | fields},
         ledger=ledger(outcomes),
     )
@@ -87,7 +87,7 @@ def sweep(n: int = 120, configs: int = 6, seed: int = 0, plan: Plan = FAST) -> l
         run(
             f"c{i}",
             v.tolist(),
-            facts={"latency_p50_ms": 10.0 - i, "index_bytes": 5.0, "context_tokens": 1.0},
+            facts={"latency_ms_median": 10.0 - i, "index_bytes": 5.0, "context_tokens": 1.0},
             plan=plan,
         )
         for i, v in enumerate(values)
@@ -128,13 +128,13 @@ def test_planted_ties_stay_ties_and_the_cheapest_is_recommended() -> None:
     assert ranking.recommendation.name == "c5"
     assert ranking.recommendation.run_id == "id-c5"
     assert decision.sentence.startswith("None of the 6 configurations can be told apart from the best at α = 0.05")
-    assert "of these c5 is the cheapest (latency_p50_ms 5)" in decision.sentence
+    assert "of these c5 is the cheapest (median query latency 5 ms)" in decision.sentence
 
 
 def test_a_planted_winner_is_found() -> None:
     runs = sweep()
     better = [min(1.0, v + 0.5) for v in (o.values[METRIC] for o in runs[2].outcomes)]
-    decision = decide([*runs, run("winner", better, facts={"latency_p50_ms": 99.0})])
+    decision = decide([*runs, run("winner", better, facts={"latency_ms_median": 99.0})])
     ranking = decision.rankings[0]
     assert (ranking.best, ranking.best_set) == ("winner", ("winner",))
     # It lacks two costs that the others have, so it is on no front; alone in the best set it needs no cost.
@@ -349,7 +349,7 @@ def test_a_run_is_found_by_its_parts_in_any_order() -> None:
 
 
 def test_a_best_set_without_all_costs_has_no_recommendation() -> None:
-    runs = [run("a", [1, 0, 1], facts={"latency_p50_ms": 1.0}), run("b", [1, 1, 0], facts={"index_bytes": 1.0})]
+    runs = [run("a", [1, 0, 1], facts={"latency_ms_median": 1.0}), run("b", [1, 1, 0], facts={"index_bytes": 1.0})]
     ranking = decide(runs).rankings[0]
     assert ranking.recommendation.name is None
     assert ranking.recommendation.not_comparable == ("a", "b")
@@ -368,16 +368,16 @@ def test_one_configuration_gives_no_recommendation() -> None:
 def test_recommendation_follows_the_first_declared_cost_within_the_front() -> None:
     vector = [1, 0, 1, 0.5, 1, 0]
     runs = [
-        run("small", vector, facts={"latency_p50_ms": 9.0, "index_bytes": 1.0}),
-        run("fast", vector, facts={"latency_p50_ms": 2.0, "index_bytes": 8.0}),
-        run("worse in both", vector, facts={"latency_p50_ms": 9.0, "index_bytes": 8.0}),
+        run("small", vector, facts={"latency_ms_median": 9.0, "index_bytes": 1.0}),
+        run("fast", vector, facts={"latency_ms_median": 2.0, "index_bytes": 8.0}),
+        run("worse in both", vector, facts={"latency_ms_median": 9.0, "index_bytes": 8.0}),
     ]
     ranking = decide(runs).rankings[0]
     assert ranking.front == ("fast", "small")
-    assert (ranking.recommendation.name, ranking.recommendation.by) == ("fast", "latency_p50_ms")
-    assert ranking.costs == ("latency_p50_ms", "index_bytes")
+    assert (ranking.recommendation.name, ranking.recommendation.by) == ("fast", "latency_ms_median")
+    assert ranking.costs == ("latency_ms_median", "index_bytes")
     assert ranking.notes[0] == "no run recorded context_tokens; it plays no part"
-    other = decide(runs, costs=["index_bytes", "latency_p50_ms"]).rankings[0]
+    other = decide(runs, costs=["index_bytes", "latency_ms_median"]).rankings[0]
     assert (other.recommendation.name, other.recommendation.by) == ("small", "index_bytes")
     free = decide([run(n, vector, facts={}) for n in "ab"]).rankings[0]
     assert (free.recommendation.name, free.recommendation.by) == ("a", None)

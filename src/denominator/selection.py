@@ -44,7 +44,12 @@ from denominator.uncertainty import (
     verdict,
 )
 
-COSTS = ("latency_p50_ms", "index_bytes", "context_tokens")
+COSTS = ("latency_ms_median", "index_bytes", "context_tokens")
+COST_TEXT = {
+    "latency_ms_median": ("median query latency", "{:.3g} ms"),
+    "index_bytes": ("index size", "{:,.0f} bytes"),
+    "context_tokens": ("context sent", "{:,.0f} tokens"),
+}
 FEW = 20  # a slice with fewer questions than this carries a warning
 SHOWN_DISAGREEMENTS = 10
 OPTIMISM_RESAMPLES = 2000
@@ -914,7 +919,8 @@ def _sentence(ranking: Ranking, settings: Settings) -> str:
             text += f"; no cost was recorded, so the best mean is named: {ranking.recommendation.name}. "
         else:
             cost = ranking.row(ranking.recommendation.name).costs[by]
-            text += f"; of these {ranking.recommendation.name} is the cheapest ({by} {cost:.6g}). "
+            what, shape = COST_TEXT.get(by, (by.replace("_", " "), "{:.6g}"))
+            text += f"; of these {ranking.recommendation.name} is the cheapest ({what} {shape.format(cost)}). "
         text += f"{figure}."
     if ranking.baseline is not None:
         said = [row.versus.verdict for row in ranking.rows if row.versus is not None]

@@ -139,13 +139,13 @@ def build(
         failures=tuple(failures),
         shown_runs=shown,
         curves=curves,
-        decided_by=_questions(
+        decided_by=shown_questions(
             [c.id for c in ranking.disagreement.questions] if ranking and ranking.disagreement else [],
             pair,
             decision.settings.metric,
             texts,
         ),
-        failed_by_all=_questions(ranking.failed_by_all if ranking else (), named, decision.settings.metric, texts),
+        failed_by_all=shown_questions(ranking.failed_by_all if ranking else (), named, decision.settings.metric, texts),
         health=_health(runs, found, ranking, decision),
         meta=dict(meta or {}),
         split=_split(ranking, by_id),
@@ -170,12 +170,16 @@ def _pair(ranking: Ranking | None, runs: Mapping[str, RecordedRun]) -> dict[str,
     return {n: runs[ranking.row(n).run_id] for n in (ranking.disagreement.a, ranking.disagreement.b)}
 
 
-def _questions(
-    ids: Sequence[str], runs: Mapping[str, RecordedRun], metric: str, texts: Mapping[str, str] | None
+def shown_questions(
+    ids: Sequence[str],
+    runs: Mapping[str, RecordedRun],
+    metric: str,
+    texts: Mapping[str, str] | None,
+    most: int = SHOWN_QUESTIONS,
 ) -> tuple[ShownQuestion, ...]:
     by_run = {name: {o.id: o for o in run.outcomes} for name, run in runs.items()}
     shown = []
-    for question in list(ids)[:SHOWN_QUESTIONS]:
+    for question in list(ids)[:most]:
         outcomes = {name: by_id[question] for name, by_id in by_run.items() if question in by_id}
         if not outcomes:
             continue

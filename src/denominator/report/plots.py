@@ -25,7 +25,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY = "#0072B2", "#E69F00", "#009E73", "
 CYCLE = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MARKS = ("o", "s", "^", "D", "v", "P")
 COST_NAMES = {
-    "latency_p50_ms": "median latency (ms)",
+    "latency_ms_median": "median latency (ms)",
     "index_bytes": "index size (MB)",
     "context_tokens": "context (tokens)",
 }

@@ -58,13 +58,13 @@ def write(report: Report, folder: Path) -> Written:
     folder.mkdir(parents=True, exist_ok=True)
     context = _context(report, drawn)
     return Written(
-        html=_put(folder / "report.html", _render("report.html.j2", context, html=True)),
-        markdown=_put(folder / "report.md", _render("report.md.j2", context, html=False)),
-        csv=_put(folder / "results.csv", _csv(report)),
-        json=_put(
+        html=put(folder / "report.html", render("report.html.j2", context, html=True)),
+        markdown=put(folder / "report.md", render("report.md.j2", context, html=False)),
+        csv=put(folder / "results.csv", _csv(report)),
+        json=put(
             folder / "results.json", json.dumps(as_json(report), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
         ),
-        figures=tuple(_put(folder / "figures" / f"{_safe(key)}.svg", text) for key, (_, text) in drawn.items()),
+        figures=tuple(put(folder / "figures" / f"{_safe(key)}.svg", text) for key, (_, text) in drawn.items()),
     )
 
 
@@ -72,7 +72,7 @@ def _safe(key: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in key)[:80]
 
 
-def _put(path: Path, text: str) -> Path:
+def put(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -181,7 +181,7 @@ def _context(report: Report, drawn: Mapping[str, tuple[str, str]]) -> dict[str, 
     }
 
 
-def _render(template: str, context: Mapping[str, Any], *, html: bool) -> str:
+def render(template: str, context: Mapping[str, Any], *, html: bool) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
