@@ -33,7 +33,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from typing import Any
 
 import numpy as np
@@ -808,17 +808,14 @@ def score_dicts(
     unknown = run.keys() - qrels.keys()
     if unknown:
         raise MeasurementError("unknown_question_ids", unknown, "the run has questions that the judgements do not name")
-    for question_id in qrels:
-        check_id(question_id)
-    judgements: list[dict[str, int]] = [j if isinstance(j, dict) else dict(j) for j in qrels.values()]
+    check_ids(qrels)
+    judgements: list[dict[str, int]] = _dicts(qrels.values())
     offsets, ids, grades = _flat_judgements(judgements)
     keep = grades > 0
     before = np.concatenate([[0], np.cumsum(keep)])
     gold_offsets = before[offsets]
     gold = Gold(offsets=gold_offsets, grade=grades[keep].astype(np.float64), groups=np.diff(gold_offsets))
-    rows: list[dict[str, float]] = [
-        row if isinstance(row, dict) else dict(row) for row in (run.get(i, _NOTHING) for i in qrels)
-    ]
+    rows: list[dict[str, float]] = _dicts(map(run.get, qrels, repeat(_NOTHING)))
     if _without_scores(rows):
         rows = [{i: -float(n) for n, i in enumerate(row)} for row in rows]
     gold_ids = ids if keep.all() else list(compress(ids, keep.tolist()))
@@ -843,11 +840,21 @@ def score_dicts(
         reasons=reasons,
         groups=gold.groups,
         metrics=metrics,
-        missing=tuple(i for i, n in zip(question_ids, gold.groups.tolist(), strict=True) if n and i not in run),
+        missing=()
+        if len(run) == len(qrels)
+        else tuple(i for i, n in zip(question_ids, gold.groups.tolist(), strict=True) if n and i not in run),
     )
 
 
-_NOTHING: dict[str, float] = {}
+_NOTHING: dict[str, Any] = {}
+
+
+def _dicts(rows: Iterable[Any]) -> list[Any]:
+    """Mappings as dicts, whose methods can then be mapped over in C."""
+    rows = list(rows)
+    if all(issubclass(kind, dict) for kind in set(map(type, rows))):
+        return rows
+    return [row if isinstance(row, dict) else dict(row) for row in rows]
 
 
 def _flat_judgements(judgements: Sequence[dict[str, int]]) -> tuple[Ints, list[str], Ints]:

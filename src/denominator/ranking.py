@@ -240,7 +240,7 @@ def _check_scores(ids: Sequence[str], scores: Sequence[Any]) -> None:
 
 
 def _is_score(score: Any) -> bool:
-    return isinstance(score, (int, float, np.integer, np.floating)) and type(score) is not bool and math.isfinite(score)
+    return isinstance(score, (int, float, np.integer, np.floating)) and math.isfinite(score)
 
 
 # ------------------------------------------------------------------ columns
