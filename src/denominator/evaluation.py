@@ -93,9 +93,18 @@ def span_names(plan: Plan) -> tuple[str, ...]:
     return (*(f"{family}@b{plan.budget}" for family in SPAN_FAMILIES), *(f"coverage@{k}" for k in plan.ks))
 
 
-def audit_metric(plan: Plan) -> str:
-    """The document recall that the audit speaks of: `recall@5` where 5 is measured, else the largest K."""
-    return f"recall@{5 if 5 in plan.ks else max(plan.ks)}"
+def audit_metric(plan: Plan, outcomes: Sequence[Outcome] = ()) -> str:
+    """The document recall that stands beside the headline and that the audit speaks of.
+
+    `recall@5` where 5 is measured, else the largest K. Where the pool holds too few documents for that (few long
+    documents in many chunks), the largest smaller K that is defined for every eligible question.
+    """
+    most = 5 if 5 in plan.ks else max(plan.ks)
+    for k in sorted((k for k in plan.ks if k <= most), reverse=True):
+        name = f"recall@{k}"
+        if all(o.values.get(name) is not None for o in outcomes if o.state == "answerable"):
+            return name
+    return f"recall@{most}"
 
 
 def headline_of(plan: Plan, *, spans: bool, chunker_varies: bool = True) -> str:
@@ -520,7 +529,7 @@ def summarize(
     partial = [o for o in outcomes if o.state == "partial"]
     spans = bool(eligible) and all(o.values.get(f"coverage@b{plan.budget}") is not None for o in eligible)
     headline = headline_of(plan, spans=spans, chunker_varies=chunker_varies)
-    recall = audit_metric(plan)
+    recall = audit_metric(plan, outcomes)
     empty = "abstention_only" if plan.evaluate == "abstention" else "no_eligible"
     names = dict.fromkeys((headline, *ranked_names(plan), *span_names(plan)))
     if plan.evaluate == "abstention":

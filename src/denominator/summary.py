@@ -53,7 +53,8 @@ def table_of(runs: Sequence[StoredRun]) -> Table:
 
     headlines = list(dict.fromkeys(headline_of(run) for run in runs)) or ["recall@5"]
     headline = headlines[0] if len(headlines) == 1 else "headline"
-    audited = next((run.tags["audit_metric"] for run in runs if "audit_metric" in run.tags), "recall@5")
+    named = {run.tags["audit_metric"] for run in runs if "audit_metric" in run.tags}
+    audited = min(named, key=lambda name: (int(name.partition("@")[2] or 0), name), default="recall@5")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("cell", overflow="fold", min_width=24)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from denominator.evaluation import Summary, audit_metric, parse_metric, summarize
+from denominator.evaluation import Summary, parse_metric, summarize
 from denominator.selection import Decision, Ranking, decide, find_runs
 from denominator.types import METRIC_VERSION, Estimate, Evidence, Hit, Outcome, RecordedRun
 
@@ -87,6 +87,14 @@ class Report:
     @property
     def metric(self) -> str:
         return self.decision.settings.metric
+
+    @property
+    def recall(self) -> str:
+        """The document recall beside the headline: the least K that the audits of all ranked runs speak of."""
+        assert self.ranking is not None
+        audits = [self.summaries[row.run_id].audit for row in self.ranking.rows]
+        names = [audit.metric for audit in audits if audit is not None]
+        return min(names, key=lambda name: (parse_metric(name).k or 0, name), default="recall@5")
 
     def run_of(self, name: str) -> RecordedRun:
         """The run behind a configuration's name in the ranking."""
@@ -310,7 +318,7 @@ def as_rows(report: Report) -> tuple[list[str], list[list[Any]]]:
     """`results.csv`: one line per ranked configuration, full precision, empty cells where there is no value."""
     if report.ranking is None:
         return ["name", "reason"], [[e.name, e.reason] for e in report.decision.excluded]
-    metric, other = report.metric, audit_metric(report.run_of(report.ranking.best).plan)
+    metric, other = report.metric, report.recall
     extra = [] if other == metric else [other]
     params = sorted({p for row in report.ranking.rows for p in row.params})
     varying = [p for p in params if len({row.params.get(p) for row in report.ranking.rows}) > 1]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from denominator.evaluation import Summary, audit_metric
+from denominator.evaluation import Summary
 from denominator.report.build import Report, unit_of
 from denominator.selection import Factor, Ranking
 from denominator.types import Estimate, Outcome
@@ -326,7 +326,7 @@ def all_figures(report: Report) -> dict[str, tuple[str, Figure]]:
         found["confidence"] = (f"Confidence by class: {shown}", drawn)
     risk = risk_coverage({name: report.summary_of(name) for name in report.shown_runs})
     if risk is not None:
-        loss = audit_metric(report.run_of(shown).plan)
+        loss = summary.audit.metric if summary.audit else report.recall
         found["risk_coverage"] = (f"Risk and coverage, loss = 1 − {loss} (1 for unanswerable questions)", risk)
     for tag in dict.fromkeys(s.tag for s in ranking.slices):
         one = slices(report, tag)

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from denominator.evaluation import audit_metric
 from denominator.report.build import Report, as_json, as_rows, unit_of
 from denominator.report.plots import COST_NAMES, all_figures, svg
 from denominator.types import Estimate
@@ -165,14 +164,13 @@ def _made() -> str:
 
 def _context(report: Report, drawn: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     ranking = report.ranking
-    other = audit_metric(report.run_of(ranking.best).plan) if ranking is not None else None
     return {
         "report": report,
         "decision": report.decision,
         "ranking": ranking,
         "metric": report.metric,
         "unit": unit_of(report.metric),
-        "recall": other,
+        "recall": report.recall if ranking is not None else None,
         "figures": drawn,
         "cost_names": COST_NAMES,
         "made": _made(),
