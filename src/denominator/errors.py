@@ -87,3 +87,9 @@ class StoreError(DenominatorError):
     """The tracking store cannot be used; says what is safe on disk and how to go on."""
 
     exit_code = 2
+
+
+class JudgementError(DenominatorError):
+    """Nothing can be said: what is recorded contradicts itself, or may not be compared. Names both values."""
+
+    exit_code = 2

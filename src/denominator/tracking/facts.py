@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from denominator import __version__
-from denominator.fingerprint import sha
+from denominator.fingerprint import fingerprint
 from denominator.masking import mask
 from denominator.records import SCHEMA_VERSION, dumps, plan_to_json
 from denominator.tracking.spelling import (
@@ -29,9 +29,10 @@ from denominator.tracking.spelling import (
     slice_key,
     spell,
 )
-from denominator.types import METRIC_VERSION, Estimate
+from denominator.types import METRIC_VERSION, Estimate, Plan
 
 if TYPE_CHECKING:
+    from denominator.evaluation import Summary
     from denominator.pipeline import CellResult, DatasetFacts
 
 NOTE_LIMIT = 7_500
@@ -171,24 +172,7 @@ def cell_facts(
     facts.params = {shortened(k, 250): param_text(v) for k, v in (settings or {}).items()}
     facts.params |= {shortened(k, 250): param_text(v) for k, v in result.params.items()}
     facts.params |= {k: param_text(v) for k, v in plan_to_json(result.plan).items()}
-    for name, estimate in summary.metrics.items():
-        facts.add(mlflow_payload(name, estimate))
-    facts.number("eligible_n", summary.ledger.eligible)
-    for k in sorted(result.plan.ks):
-        recall = summary.metrics.get(f"recall@{k}")
-        if recall is not None and recall.value is not None:
-            facts.curve.append(("recall_at_k", recall.value, k))
-    for name, estimate in summary.partial.items():
-        facts.add(payload_of(f"partial.{spell(name)}", estimate))
-    for tag, by_value in summary.slices.items():
-        for value, estimates in by_value.items():
-            for name, estimate in estimates.items():
-                facts.add(payload_of(slice_key(name, tag, value), estimate))
-    _abstention(facts, summary.abstention)
-    if summary.audit is not None:  # never under a plain metric's name
-        for name in ("naive_one", "naive_zero", "drop", "inflation"):
-            facts.number(f"audit.{name}", getattr(summary.audit, name))
-        facts.tags["audit_metric"] = summary.audit.metric
+    add_summary(facts, summary, result.plan)
     for name, number in result.facts.items():
         facts.number(safe_key(name), number)
     for stage in result.timings:
@@ -205,12 +189,34 @@ def cell_facts(
         "headline_metric": summary.headline,
     }
     if headline:
-        facts.tags["fingerprint"] = sha(headline)
+        facts.tags["fingerprint"] = fingerprint(headline)
     if overrides:
         facts.tags["overrides"] = mask(" ".join(overrides))
     facts.tags["mlflow.note.content"] = cell_note(result)
     facts.dataset = dataset_input(result.dataset, summary.ledger.states)
     return facts
+
+
+def add_summary(facts: Facts, summary: Summary, plan: Plan) -> None:
+    """Every figure of a summary as it is logged. The report holds its own recomputed summary against these."""
+    for name, estimate in summary.metrics.items():
+        facts.add(mlflow_payload(name, estimate))
+    facts.number("eligible_n", summary.ledger.eligible)
+    for k in sorted(plan.ks):
+        recall = summary.metrics.get(f"recall@{k}")
+        if recall is not None and recall.value is not None:
+            facts.curve.append(("recall_at_k", recall.value, k))
+    for name, estimate in summary.partial.items():
+        facts.add(payload_of(f"partial.{spell(name)}", estimate))
+    for tag, by_value in summary.slices.items():
+        for value, estimates in by_value.items():
+            for name, estimate in estimates.items():
+                facts.add(payload_of(slice_key(name, tag, value), estimate))
+    _abstention(facts, summary.abstention)
+    if summary.audit is not None:  # never under a plain metric's name
+        for name in ("naive_one", "naive_zero", "drop", "inflation"):
+            facts.number(f"audit.{name}", getattr(summary.audit, name))
+        facts.tags["audit_metric"] = summary.audit.metric
 
 
 def _abstention(facts: Facts, report: Any) -> None:
