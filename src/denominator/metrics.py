@@ -239,11 +239,15 @@ class _Layout:
         return per_question if self.is_table else np.repeat(per_question, self.lengths)
 
     def sum(self, x: Any) -> Any:
+        """One entry after the other in both layouts, so that not even the last bit depends on the other questions."""
         if x.dtype == np.bool_:
             x = x.view(np.uint8)
-        if self.is_table:
-            return np.add.reduce(x, axis=0, dtype=x.dtype)  # at most _SLOTS ones: a byte holds them
-        return _sum_segments(x, self.offsets)
+        if not self.is_table:
+            return _sum_segments(x, self.offsets)
+        out = np.zeros(self.n, x.dtype)  # at most _SLOTS ones: a byte holds them
+        for slot in x:
+            out += slot
+        return out
 
     def min(self, x: Any, default: Any) -> Any:
         if self.is_table:
@@ -266,11 +270,8 @@ class _Layout:
 
 
 def _sum_segments(x: Any, offsets: Ints) -> Floats:
-    out = np.zeros(len(offsets) - 1)
-    filled = np.flatnonzero(np.diff(offsets))
-    if len(filled):
-        out[filled] = np.add.reduceat(x, offsets[filled], dtype=np.float64)
-    return out
+    n = len(offsets) - 1
+    return _floats(np.bincount(np.repeat(np.arange(n), np.diff(offsets)), x, n))
 
 
 # ------------------------------------------------------------------ from places to values: the one implementation
@@ -352,7 +353,8 @@ class _Scorer:
             ideal = -self.layout.ascending(-gain) * self.discount[self.layout.within + 1]
             self._gains[exponential] = gain * self.discount[self.rank], ideal
         gained, ideal = self._gains[exponential]
-        dcg = self.layout.sum(np.where(self.place <= cut, gained, 0.0))
+        # Summed from the smallest on: the order in which the gold is listed must not show.
+        dcg = self.layout.sum(self.layout.ascending(np.where(self.place <= cut, gained, 0.0)))
         return _floats(dcg / self.layout.sum(np.where(self.layout.within < cut, ideal, 0.0)))
 
     def _map(self, cut: int) -> Floats:

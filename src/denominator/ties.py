@@ -20,6 +20,7 @@ from denominator.ranking import canonical, to_documents
 from denominator.types import Floats, Level, Question, Run, Ties
 
 _COVERAGE_SEARCH = 20_000
+_NOISE = 1e-12  # the same gains summed in another order are no difference
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,7 +37,7 @@ class TieRange:
     high: Mapping[str, Floats]
 
     def tied(self, name: str) -> int:
-        return int((self.high[name] > self.low[name]).sum())
+        return int((self.high[name] > self.low[name]).sum())  # NaN compares false
 
 
 _TIE_KINDS = frozenset({"recall", "complete", "precision", "hit", "mrr", "ndcg", "ndcg_exp"})
@@ -87,7 +88,9 @@ def tie_range(run: Run, questions: Sequence[Question], names: Sequence[str], *, 
             ranking = _Tied.of(ids, key, questions[i], level)
             for name, metric in metrics.items():
                 if metric.level == level and not math.isnan(table.values[name][i]):
-                    low[name][i], high[name][i] = ranking.ends(metric)
+                    worst, best = ranking.ends(metric)
+                    if best - worst > _NOISE:
+                        low[name][i], high[name][i] = worst, best
     return TieRange(table.question_ids, table.values, low, high)
 
 
