@@ -312,6 +312,12 @@ class _Work:
                 if index_facts[name]:
                     what = name.removeprefix("truncated_")
                     self.notes.append(f"{int(index_facts[name])} of {n} {what} are longer than the embedder reads")
+        silent = int(np.count_nonzero(np.diff(final.offsets) == 0)) - len(final.errors)
+        facts["questions_without_hits"] = float(silent)
+        if silent:
+            self.notes.append(f"{silent} of {len(final)} questions retrieved nothing (no matching term, or no vector)")
+        if final.errors:
+            self.notes.append(f"{len(final.errors)} of {len(final)} questions failed in retrieval")
         k = 5 if 5 in self.plan.ks else max(self.plan.ks)
         for name, value in _context_tokens(final, table, k, self.plan).items():
             facts[name] = value

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from denominator.cache import Cache
+from denominator.embedders import BM25, Hybrid, Static
+from denominator.embedders import Callable as OwnRetriever
+from denominator.errors import ConfigError
+from denominator.rerankers import Callable, MaxSim, Mix, NoRerank
+from denominator.retrievers.static import static_model
+from denominator.retrievers.threads import threads_limited
+from tests.test_retrievers import CORPUS, QUESTIONS, make_bench, rankings
+
+PARTS = (NoRerank(), Mix(), Mix(weight=0.2), MaxSim(), MaxSim(64), Callable(lambda q, texts: [len(t) for t in texts]))
+
+
+@pytest.mark.parametrize("first", [BM25(), Static(), Hybrid()], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("part", PARTS, ids=lambda p: type(p).__name__)
+def test_every_reranker_permutes_its_pool(part, first):
+    bench = make_bench(CORPUS, QUESTIONS, depth=7)
+    before, _ = bench.ranked(first)
+    after = part.rerank(bench, before)
+    for a, b in zip(rankings(bench, before), rankings(bench, after), strict=True):
+        assert sorted(d for d, _ in a) == sorted(d for d, _ in b)
+        assert b == sorted(b, key=lambda h: (-h[1], h[0]))
+    assert after.depth == before.depth
+    assert np.array_equal(after.exhausted, before.exhausted)
+
+
+def test_mix_by_hand_has_both_sides_whatever_the_first_stage():
+    everything = make_bench(CORPUS, QUESTIONS[:4], depth=40)
+    lexical, dense = (rankings(everything, everything.ranked(p)[0]) for p in (BM25(), Static()))
+    for first in (BM25(), Static(), Hybrid()):
+        bench = make_bench(CORPUS, QUESTIONS[:4], depth=8)
+        before, _ = bench.ranked(first)
+        after = rankings(bench, Mix(weight=0.6).rerank(bench, before))
+        for i, pool in enumerate(rankings(bench, before)):
+            names = [d for d, _ in pool]
+
+            def scaled(scores, names=names):
+                values = [scores.get(d, 0.0) for d in names]
+                low, high = min(values), max(values)
+                return {d: (v - low) / (high - low) if high > low else 0.0 for d, v in zip(names, values, strict=True)}
+
+            left, right = scaled(dict(lexical[i])), scaled(dict(dense[i]))
+            expected = {d: 0.4 * left[d] + 0.6 * right[d] for d in names}
+            assert [d for d, _ in after[i]] == sorted(names, key=lambda d: (-round(expected[d], 6), d))
+            assert dict(after[i]) == pytest.approx(expected, abs=2e-6)
+
+
+def test_mix_keeps_the_first_stages_confidence():
+    bench = make_bench(CORPUS, QUESTIONS)
+    for first, expected in ((BM25(), None), (Static(), None), (Hybrid(confidence="none"), False)):
+        before, _ = bench.ranked(first)
+        after = Mix().rerank(bench, before)
+        assert after.has_confidence is before.has_confidence
+        if expected is None:
+            tops = [
+                before.scores[a] if b > a else math.nan
+                for a, b in zip(before.offsets, before.offsets[1:], strict=False)
+            ]
+            wanted = tops if before.confidence is None else before.confidence
+            assert np.array_equal(after.confidence, wanted, equal_nan=True)
+
+
+def brute_maxsim(bench, dimensions=256):
+    """Σ idf·max cosine / Σ idf with plain loops over float64 vectors (not rounded: equal to about 1e-4)."""
+    model = static_model()
+    table = model.table[:, :dimensions].astype(np.float64)
+
+    def tokens(text):
+        _, ids = model.token_ids([text])
+        return ids.tolist()
+
+    chunks = [set(tokens(bench.table.indexed(i))) for i in range(len(bench.table))]
+    out = []
+    for text in bench.queries.texts:
+        question, scores = tokens(text), {}
+        for i, chunk in enumerate(chunks):
+            total = norm = 0.0
+            for t in question:
+                df = sum(t in c for c in chunks)
+                idf = math.log(1 + (len(chunks) - df + 0.5) / (df + 0.5))
+                cosines = [
+                    table[t] @ table[u] / (np.linalg.norm(table[t]) * np.linalg.norm(table[u])) for u in sorted(chunk)
+                ]
+                total, norm = total + idf * max(cosines), norm + idf
+            scores[bench.table.units.docs[i]] = total / norm
+        out.append(scores)
+    return out
+
+
+def test_maxsim_by_plain_loops():
+    bench = make_bench(CORPUS[:12], QUESTIONS[:3])
+    before, _ = bench.ranked(Static())
+    after = rankings(bench, MaxSim().rerank(bench, before))
+    for hits, expected in zip(after, brute_maxsim(bench), strict=True):
+        assert dict(hits) == pytest.approx(expected, abs=5e-4)
+        assert all(-1 <= s <= 1 + 1e-6 for _, s in hits)
+
+
+def test_maxsim_of_the_same_text_is_one():
+    bench = make_bench(["pump valve filter", "cable sensor"], ["pump valve filter"])
+    before, _ = bench.ranked(Static())
+    assert rankings(bench, MaxSim().rerank(bench, before))[0][0] == ("d0", pytest.approx(1.0, abs=2e-3))
+
+
+def test_maxsim_bits_do_not_depend_on_tables_or_threads(monkeypatch):
+    from denominator import rerankers
+
+    found = []
+    for limit, threads in ((10**9, 1), (10**9, 2), (0, 1), (0, 2)):
+        monkeypatch.setattr(rerankers, "TABLE_NUMBERS", limit)
+        bench = make_bench(CORPUS, QUESTIONS, cache=Cache(None))
+        before, _ = bench.ranked(Static())
+        with threads_limited(threads):
+            found.append(MaxSim().rerank(bench, before))
+    for other in found[1:]:
+        assert other.scores.tobytes() == found[0].scores.tobytes()
+        assert other.unit.tobytes() == found[0].unit.tobytes()
+
+
+def test_maxsim_sums_stay_exact():
+    """The rounding's promise: no sum in the product of tables can reach 2²⁴, where float32 stops counting by ones."""
+    from denominator.rerankers import TokenTable
+
+    bags = static_model().bags([" ".join(CORPUS), "数据 召回 naïve 😀", *map(str, range(300))])
+    for dimensions in (1, 64, 256):
+        vectors = TokenTable(bags, dimensions).vectors.astype(np.float64)
+        assert np.array_equal(vectors, np.rint(vectors))
+        assert (np.abs(vectors) @ np.abs(vectors).T).max() < 2**24
+
+
+def test_one_question_alone_is_ranked_as_among_all():
+    """Latency is measured on the path for one question: it must do the same work."""
+    bench = make_bench(CORPUS, QUESTIONS, depth=9)
+    for first in (BM25(), Static(), Hybrid()):
+        before, _ = bench.ranked(first)
+        for part in (NoRerank(), Mix(), MaxSim()):
+            after = part.rerank(bench, before)
+            for i, text in enumerate(QUESTIONS):
+                alone = bench.alone(text)
+                single = alone.opened(first).search(alone, alone.queries)
+                assert rankings(alone, single) == [rankings(bench, before)[i]]
+                assert rankings(alone, part.rerank(alone, before.one(i))) == [rankings(bench, after)[i]]
+
+
+def test_f24_a_reranker_can_rescue_only_what_is_in_the_pool():
+    texts = {f"d{i:02d}": f"text number {i}" for i in range(1, 13)}
+    first = OwnRetriever(lambda q, k: sorted(texts)[:k])
+    rescue = Callable(lambda q, texts: [1.0 if t == "text number 12" else 0.0 for t in texts])
+    tops = {}
+    for pool in (12, 10):
+        bench = make_bench(texts, ["x"], depth=pool)
+        before, _ = bench.ranked(first)
+        tops[pool] = [d for d, _ in rankings(bench, rescue.rerank(bench, before))[0]][:10]
+        assert "d12" not in [d for d, _ in rankings(bench, before)[0]][:10]
+    assert tops[12][0] == "d12"
+    assert "d12" not in tops[10]
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda q, t: [1.0], "8 texts were given"),
+        (lambda q, t: [float("nan")] * len(t), "not a finite number"),
+        (lambda q, t: 1 / 0, "ZeroDivisionError"),
+    ],
+    ids=["short", "nan", "raises"],
+)
+def test_own_reranker_failures_are_failed_questions(function, says):
+    bench = make_bench(CORPUS, ["pump", "zebra"], depth=8)
+    before, _ = bench.ranked(BM25())
+    after = Callable(function, name="mine").rerank(bench, before)
+    assert list(after.errors) == [0]  # the question without candidates is not asked about
+    assert says in after.errors[0]
+    assert "reranker mine" in after.errors[0]
+    assert np.diff(after.offsets).tolist() == [0, 0]
+
+
+def test_own_reranker_sees_the_text_as_sent():
+    bench = make_bench({"a": "pump text"}, ["pump"], titles={"a": "Title"})
+    before, _ = bench.ranked(BM25())
+    seen = []
+    Callable(lambda q, t: seen.append((q, t)) or [1.0]).rerank(bench, before)
+    assert seen == [("pump", ["pump text"])]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Mix(weight=1.5), lambda: Mix(weight=True), lambda: MaxSim(0), lambda: MaxSim(300), lambda: Callable(3)],
+)
+def test_settings_are_checked(make):
+    with pytest.raises(ConfigError, match="reranker"):
+        make()
+
+
+def test_a_hybrid_cannot_be_a_side():
+    bench = make_bench(CORPUS, ["pump"])
+    with pytest.raises(ConfigError, match="cannot be one side of a mix"):
+        Mix(dense=Hybrid()).rerank(bench, bench.ranked(BM25())[0])
