@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
+import importlib
 import os
 import sys
 import traceback
@@ -77,9 +77,13 @@ def parser() -> argparse.ArgumentParser:
     ui.set_defaults(call=_ui)
     _delegate(score, "denominator.scoring", "add_arguments", "run")
     _delegate(audit, "denominator.scoring", "add_audit_arguments", "run_audit")
-    if has_report():
-        report = commands.add_parser("report", help="the decision as one HTML file")
-        _delegate(report, "denominator.report", "add_arguments", "run")
+    deciding = {
+        "report": "the decision as one HTML file",
+        "compare": "two runs, question by question",
+        "gate": "rules over a run's figures, for CI",
+    }
+    for name, what in deciding.items():
+        _delegate(commands.add_parser(name, help=what), "denominator.deciding", f"add_{name}_arguments", f"run_{name}")
     for sub in commands.choices.values():
         if sub.add_help:
             sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -94,17 +98,6 @@ def _store_arguments(sub: argparse.ArgumentParser) -> None:
 
 def _delegate(sub: argparse.ArgumentParser, module: str, arguments: str, call: str) -> None:
     sub.set_defaults(late=(module, arguments, call))
-
-
-def has_report() -> bool:
-    """Whether the report has a command line (found without importing it)."""
-    found = importlib.util.find_spec("denominator.report")
-    if found is None or found.origin is None:
-        return False
-    from pathlib import Path
-
-    text = Path(found.origin).read_text(encoding="utf-8")
-    return "add_arguments" in text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
