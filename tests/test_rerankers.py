@@ -99,7 +99,7 @@ def test_maxsim_by_plain_loops():
     after = rankings(bench, MaxSim().rerank(bench, before))
     for hits, expected in zip(after, brute_maxsim(bench), strict=True):
         assert dict(hits) == pytest.approx(expected, abs=5e-4)
-        assert all(-1 <= s <= 1 + 1e-6 for _, s in hits)
+        assert all(abs(s) < 1 + 1e-3 for _, s in hits)  # rounded vectors are not quite of length 1
 
 
 def test_maxsim_of_the_same_text_is_one():
