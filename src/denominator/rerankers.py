@@ -86,87 +86,105 @@ class MaxSim:
         return static_model().identity
 
     def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
-        corpus = bench.cache.once(
-            f"maxsim:{self.dimensions}:{bench.table.key}",
-            lambda: TokenTable(chunk_bags(bench), self.dimensions),
-            lambda made: made.nbytes,
+        cache, kept = bench.cache, bench.queries.kept
+        space = cache.once(f"tokens:{self.dimensions}", lambda: TokenSpace(self.dimensions), lambda made: made.nbytes)
+        corpus = cache.once(
+            f"maxsim:{bench.table.key}", lambda: ChunkTokens(chunk_bags(bench)), lambda made: made.nbytes
         )
         bags = static_model().bags(bench.queries.texts)
-        scores = np.zeros(len(ranked.unit))
         wanted = np.unique(bags.tokens).astype(np.int64)
-        small = bench.queries.kept and len(wanted) * len(corpus.vocabulary) <= TABLE_NUMBERS
-        whole = None
-        if small:
-            whole = bench.cache.once(
-                f"maxsim:{self.dimensions}:{bench.table.key}:{bench.queries.key}",
-                lambda: corpus.similarity(wanted, corpus.vectors),
-                lambda made: made.nbytes,
-            )
+        known = None
+        if kept and len(wanted) * len(corpus.vocabulary) <= TABLE_NUMBERS:
+            key = f"maxsim:{self.dimensions}:{bench.queries.key}"
+            known = cache.once(key, lambda: Similarities(space, wanted), lambda _: 4 * TABLE_NUMBERS)
+            known.cover(corpus.vocabulary)
+        scores = np.zeros(len(ranked.unit))
         for i in range(len(ranked)):
             a, b = ranked.offsets[i], ranked.offsets[i + 1]
             tokens = bags.tokens[bags.offsets[i] : bags.offsets[i + 1]].astype(np.int64)
             if a == b or not len(tokens):
                 continue
+            found, starts, filled = corpus.tokens(ranked.unit[a:b])
+            if not len(found):
+                continue
+            # A pool's own tokens give the same numbers as the table for everything: the sums are exact.
+            table = known or Similarities(space, tokens)
+            if known is None:
+                table.cover(np.flatnonzero(np.bincount(found, minlength=space.size)))
+            best = np.maximum.reduceat(table.rows(tokens).take(table.place[found], axis=1), starts, axis=1)
             weights = corpus.idf(tokens) * bags.counts[bags.offsets[i] : bags.offsets[i + 1]]
-            columns, starts, filled = corpus.columns(ranked.unit[a:b])
-            if whole is None:
-                # Only the pool's own tokens: the sums are exact, so it makes no difference which table they come from.
-                used = np.zeros(len(corpus.vocabulary), np.bool_)
-                used[columns] = True
-                place = (np.cumsum(used, dtype=np.int32) - 1)[columns]
-                table = corpus.similarity(tokens, corpus.vectors[used])
-            else:
-                table, place = whole[np.searchsorted(wanted, tokens)], columns
-            found = np.zeros(b - a)
-            if len(columns):
-                best = np.maximum.reduceat(table.take(place, axis=1), starts, axis=1)
-                # Row after row in float64: the order of the sum never changes.
-                total = np.zeros(best.shape[1])
-                for weight, line in zip(weights, best, strict=True):
-                    total += weight * line
-                found[filled] = total / (corpus.scale**2 * weights.sum())
-            scores[a:b] = found
+            # Row after row in float64: the order of the sum never changes.
+            total = np.zeros(best.shape[1])
+            for weight, line in zip(weights, best, strict=True):
+                total += weight * line
+            scores[a + filled] = total / (space.scale**2 * weights.sum())
         return replace(resorted(ranked, scores, bench.order), confidence=None, has_confidence=True)
 
 
-class TokenTable:
-    """Rounded token vectors of a corpus and the tokens of each chunk."""
+class TokenSpace:
+    """Token vectors scaled to length 1 and rounded to whole numbers, made as they are asked for."""
 
-    def __init__(self, bags: Bags, dimensions: int) -> None:
-        self.bags, self.dimensions = bags, dimensions
+    def __init__(self, dimensions: int) -> None:
+        self.source = static_model().table[:, :dimensions]
+        self.size = len(self.source)
         # A rounded vector is at most ½·√d longer than `scale`; squared it must stay below 2²⁴.
         self.scale = 4096.0 - np.ceil(0.5 * np.sqrt(dimensions)) - 1
-        self.vocabulary, self.column = (found.astype(np.int32) for found in np.unique(bags.tokens, return_inverse=True))
-        self.vectors = self._rounded(self.vocabulary)
-        self.frequency = np.bincount(self.column, minlength=len(self.vocabulary))
-        self.nbytes = self.vectors.nbytes + self.column.nbytes + 12 * len(self.vocabulary)
+        self.made = np.zeros(self.size, np.bool_)
+        self.all = np.zeros((self.size, dimensions), np.float32)
+        self.nbytes = self.all.nbytes
 
-    def _rounded(self, tokens: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        wide = static_model().table[tokens, : self.dimensions].astype(np.float64)
-        length = np.sqrt(np.add.reduce(wide * wide, axis=1, keepdims=True))
-        unit = np.divide(wide, length, out=np.zeros_like(wide), where=length > 0)
-        return np.rint(unit * self.scale).astype(np.float32)
+    def vectors(self, tokens: Ints) -> npt.NDArray[np.float32]:
+        new = tokens[~self.made[tokens]]
+        if len(new):
+            wide = self.source[new].astype(np.float64)
+            length = np.sqrt(np.add.reduce(wide * wide, axis=1, keepdims=True))
+            unit = np.divide(wide, length, out=np.zeros_like(wide), where=length > 0)
+            self.all[new] = np.rint(unit * self.scale)
+            self.made[new] = True
+        return self.all[tokens]
 
-    def similarity(self, tokens: Ints, vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-        """Whole numbers: cosine × scale²."""
-        product: npt.NDArray[Any] = self._rounded(tokens) @ vectors.T
-        return product
+
+class Similarities:
+    """Cosine × scale² of some tokens (rows, ascending) with others (columns, in the order in which they came)."""
+
+    def __init__(self, space: TokenSpace, wanted: Ints) -> None:
+        self.space, self.wanted = space, wanted
+        self.table = np.empty((len(wanted), 0), np.float32)
+        self.place = np.full(space.size, -1, np.int32)
+
+    def cover(self, vocabulary: Ints) -> None:
+        """Adds the columns that are missing. Chunkers share most of a corpus's tokens."""
+        new = vocabulary[self.place[vocabulary] < 0]
+        if len(new):
+            self.place[new] = self.table.shape[1] + np.arange(len(new))
+            more = self.space.vectors(self.wanted) @ self.space.vectors(new).T
+            self.table = np.concatenate((self.table, more), axis=1) if self.table.size else more
+
+    def rows(self, tokens: Ints) -> npt.NDArray[np.float32]:
+        return self.table[np.searchsorted(self.wanted, tokens)]
+
+
+class ChunkTokens:
+    """The tokens of each chunk of a corpus, and in how many chunks each occurs."""
+
+    def __init__(self, bags: Bags) -> None:
+        self.bags = bags
+        self.frequency = np.bincount(bags.tokens, minlength=len(static_model().table))
+        self.vocabulary = np.flatnonzero(self.frequency)
+        self.nbytes = bags.tokens.nbytes + self.frequency.nbytes + self.vocabulary.nbytes
 
     def idf(self, tokens: Ints) -> Floats:
-        place = np.minimum(np.searchsorted(self.vocabulary, tokens), max(len(self.vocabulary) - 1, 0))
-        frequency = np.zeros(len(tokens))
-        if len(self.vocabulary):
-            frequency = np.where(self.vocabulary[place] == tokens, self.frequency[place], 0).astype(np.float64)
+        frequency = self.frequency[tokens].astype(np.float64)
         return np.log1p((len(self.bags) - frequency + 0.5) / (frequency + 0.5))
 
-    def columns(self, units: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int32], Ints, Ints]:
-        """Vocabulary columns of these chunks one after the other, where each begins, and which chunks have any."""
+    def tokens(self, units: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.uint16], Ints, Ints]:
+        """The tokens of these chunks one after the other, where each chunk begins, and which chunks have any."""
         start, size = self.bags.offsets[units], self.bags.offsets[units + 1] - self.bags.offsets[units]
         filled = np.flatnonzero(size)
         start, size = start[filled], size[filled]
-        first = np.cumsum(size) - size
+        first = np.asarray(np.cumsum(size) - size, np.int64)
         place = np.repeat(start - first, size) + np.arange(int(size.sum()))
-        return self.column[place], np.asarray(first, np.int64), filled
+        return self.bags.tokens[place], first, filled
 
 
 @dataclass(frozen=True, slots=True)
