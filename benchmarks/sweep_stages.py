@@ -65,10 +65,12 @@ def sweep(grid: list[Cell], cache: Cache) -> dict[str, object]:
     stages: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0])
     seen: set[str] = set()
     digest, table, each = hashlib.sha256(), [], []
+    cpu = 0.0
     for cell in grid:
-        started = time.perf_counter()
+        started, busy = time.perf_counter(), time.process_time()
         result = run_cell(cell, cache)
         each.append(time.perf_counter() - started)
+        cpu += time.process_time() - busy
         for line in outcomes_to_lines(result.outcomes):  # not part of what is timed
             digest.update(line.encode())
         for t in result.timings:
@@ -86,6 +88,7 @@ def sweep(grid: list[Cell], cache: Cache) -> dict[str, object]:
     now = sum(s[0] for s in stages.values())
     return {
         "wall": wall,
+        "cpu": cpu,
         "stage_work": now,
         "rest": wall - now,
         "cell_median": sorted(each)[len(each) // 2],
@@ -141,7 +144,8 @@ def main() -> None:
         print(f"{name:38} {shown}" + (f"  {latency:.2f} ms" if latency else ""))
     for name, run in runs.items():
         print(
-            f"{name}: {run['wall']:.2f} s, stage work {run['stage_work']:.2f}, rest {run['rest']:.2f}, "
+            f"{name}: {run['wall']:.2f} s (CPU {run['cpu']:.2f}), stage work {run['stage_work']:.2f}, "
+            f"rest {run['rest']:.2f}, "
             f"median cell {run['cell_median'] * 1000:.0f} ms, peak {run['peak_mb']:.0f} MB, {run['outcomes'][:12]}"
         )
     for stage, (now, _, n) in runs["cold"]["stages"].items():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
@@ -8,6 +9,7 @@ import sys
 import time
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -331,6 +333,45 @@ def test_parts_are_described_by_class_code_and_fields():
     assert describe(Part)["part"].endswith("test_cache.Part")
     assert json.dumps(describe({"a": (1, None, Part(2)), "f": payload}))
     assert "source" in describe(Part(3))  # not of this package: the source stands for a code version
+
+
+def test_functions_with_bound_arguments_and_methods():
+    assert describe(functools.partial(payload, 3)) != describe(functools.partial(payload, 4))
+    assert describe(functools.partial(payload, n=3)) == describe(functools.partial(payload, n=3))
+    assert describe(Counter(1).__call__) != describe(Counter(2).__call__)
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_write(tmp_path):
+    code = f"""
+import os
+from denominator import cache
+from tests.test_cache import payload
+c = cache.Cache({str(tmp_path)!r})
+c.stage("done", {{}}, payload)
+(c.root / "locks" / (cache.Cache.key("done", {{}}) + ".lock")).touch()
+cache._flush = lambda out: os.kill(os.getpid(), 9)
+c.stage("killed", {{}}, payload)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).resolve().parents[1])
+    assert done.returncode == -9
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
+    assert len(list((tmp_path / "locks").iterdir())) == 2
+    cache = Cache(tmp_path)
+    same(cache.stage("killed", {}, payload), payload())
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "locks").iterdir()) == []
+    assert {e.stage for e in cache.entries()} == {"done", "killed"}
+
+
+def test_an_interrupt_leaves_no_temporary_file(tmp_path, monkeypatch):
+    def interrupted(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Cache(tmp_path).stage("s", {}, payload)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "locks").iterdir()) == []
 
 
 def test_keys_do_not_depend_on_hash_seed_or_locale(tmp_path):

@@ -452,6 +452,23 @@ def test_own_coroutine_and_spans():
     assert [bench.table.units.ids[u] for u in ranked.unit] == ["a#000000004-000000007"]
 
 
+def by_name(question, k):
+    return ["d1"]
+
+
+def test_own_by_dotted_name():
+    assert found(Callable("tests.test_retrievers.by_name"), CORPUS, ["x"])[0] == [("d1", 100.0)]
+    for wrong, says in (
+        ("tests.test_retrievers.nothing", "has no 'nothing'"),
+        ("no_such_module.search", "cannot be imported"),
+        ("tests.test_retrievers.WORDS", "is not callable"),
+        ("search", "a name like my_module.search"),
+        (7, "found 7"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            Callable(wrong)
+
+
 @pytest.mark.parametrize(
     ("answer", "says"),
     [

@@ -11,10 +11,13 @@ as it is warm.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import json
 import os
 import shutil
+import socket
 import time
 import uuid
 import warnings
@@ -61,6 +64,10 @@ def describe(part: Any) -> Any:
         return [describe(v) for v in part]
     if isinstance(part, (set, frozenset)):
         return sorted((describe(v) for v in part), key=canonical)
+    if isinstance(part, functools.partial):
+        return {"call": describe(part.func), "args": describe(part.args), "keywords": describe(part.keywords)}
+    if inspect.ismethod(part):
+        return {"method": part.__name__, "of": describe(part.__self__)}
     kind = part if isinstance(part, type) or (callable(part) and hasattr(part, "__qualname__")) else type(part)
     module = getattr(kind, "__module__", "")
     known: dict[str, Any] = {"part": f"{module}.{getattr(kind, '__qualname__', kind)}"}
@@ -81,8 +88,6 @@ def describe(part: Any) -> Any:
 
 
 def _source_hash(kind: Any) -> str | None:
-    import inspect
-
     try:
         return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:16]
     except (OSError, TypeError):
@@ -91,11 +96,15 @@ def _source_hash(kind: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a stage computes: arrays, lists of JSON values, and small facts."""
+    """What a stage computes: arrays, lists of JSON values, and small facts.
+
+    `kept = False`: not written to disk, because a part of it failed and may not fail the next time.
+    """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
     lists: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    kept: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,7 @@ class _Damaged(Exception):  # noqa: N818
 
 
 class Cache:
-    """A folder of entries and a bounded memory of those that this process used.
+    """A folder of entries and a bounded memory of those that this process used. One for each process and thread.
 
     `memory_bytes` bounds what is kept in memory (least recently used goes first). `root=None`: memory only.
     """
@@ -161,6 +170,7 @@ class Cache:
         self._entries: OrderedDict[str, Entry] = OrderedDict()
         self._objects: OrderedDict[str, tuple[Any, int, tuple[Use, ...]]] = OrderedDict()
         self._warned: set[str] = set()
+        self._tidied = False
         self._frames: list[_Frame] = []
         self._times: dict[str, StageTime] = {}
         if self.root is not None and self.root.exists() and not self.root.is_dir():
@@ -205,6 +215,15 @@ class Cache:
         for use in entry.uses:
             self._note(StageTime(use[0], use[1], 0.0, True, use[2]))
         return replace(entry, seconds_now=own_now)
+
+    def keep(self, stage: str, inputs: Mapping[str, Any], payload: Payload, what: str = "") -> Entry:
+        """The entry for these inputs, made of what was computed elsewhere, where none is there. No time is recorded."""
+        key = self.key(stage, inputs)
+        entry = self.get(key)
+        if entry is None:
+            entry = self._write(key, stage, what, payload, seconds=0.0, uses={})
+            self._remember(entry)
+        return entry
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[dict[str, StageTime]]:
@@ -340,11 +359,12 @@ class Cache:
         facts = dict(payload.facts)
         size = sum(a.nbytes for a in arrays.values()) + sum(64 * len(v) for v in lists.values())
         entry = Entry(key, stage, arrays, lists, facts, seconds, False, size, tuple(uses.values()))
-        if not self.writable or self.root is None:
+        if not self.writable or self.root is None or not payload.kept:
             return entry
-        scratch = self.root / "tmp" / f"{key[:16]}.{os.getpid()}.{uuid.uuid4().hex[:8]}"
+        scratch = self.root / "tmp" / f"{key[:16]}.{uuid.uuid4().hex[:8]}.{os.getpid()}.{socket.gethostname()}"
         try:
             scratch.mkdir(parents=True)
+            self._tidy()
             files: dict[str, Any] = {}
             for name, array in arrays.items():
                 path = scratch / f"{name}.npy"
@@ -393,7 +413,24 @@ class Cache:
         except OSError as error:
             shutil.rmtree(scratch, ignore_errors=True)
             self._read_only(error)
+        except BaseException:
+            shutil.rmtree(scratch, ignore_errors=True)
+            raise
         return entry
+
+    def _tidy(self) -> None:
+        """Removes, once, what killed processes of this machine left: half-written entries, locks of finished ones."""
+        if self._tidied or self.root is None:
+            return
+        self._tidied = True
+        for left in sorted((self.root / "tmp").iterdir()):
+            parts = left.name.split(".", 3)
+            if len(parts) == 4 and parts[3] == socket.gethostname() and not _alive(parts[2]):
+                shutil.rmtree(left, ignore_errors=True)
+        for lock in sorted((self.root / "locks").glob("*.lock")):
+            if (self.path(lock.stem) / "meta.json").exists():
+                with contextlib.suppress(OSError):
+                    lock.unlink()
 
     def _drop(self, folder: Path, why: str) -> None:
         self._warn(f"cache entry unreadable, recomputed: {folder} ({why})")
@@ -494,6 +531,16 @@ class Cache:
                     if moment - stale.stat().st_mtime > 3600:
                         shutil.rmtree(stale, ignore_errors=True)
         return removed
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _crc(path: Path) -> int:

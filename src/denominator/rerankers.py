@@ -17,6 +17,7 @@ import numpy.typing as npt
 from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench, FirstStage
 from denominator.retrievers.lexical import BM25
+from denominator.retrievers.own import function_of
 from denominator.retrievers.static import DIMENSIONS, Bags, Static, chunk_bags, static_model
 from denominator.retrievers.table import Ranked, min_max, resorted, top_scores
 from denominator.types import Floats, Ints
@@ -195,15 +196,14 @@ class Callable:
     kept on disk only under a declared `version`. `confidence`: whether its scores compare across questions.
     """
 
-    function: Function[..., Any]
+    function: Function[..., Any] | str
     name: str = "own"
     version: str | None = None
     confidence: bool = True
     code: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ConfigError(f"reranker {self.name}: function must be callable, found {self.function!r}")
+        object.__setattr__(self, "function", function_of(self.function, f"reranker {self.name}"))
 
     @property
     def cacheable(self) -> bool:
@@ -212,13 +212,14 @@ class Callable:
     def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
         scores = np.zeros(len(ranked.unit))
         errors: dict[int, str] = dict(ranked.errors)
+        score = function_of(self.function, self.name)
         for i in range(len(ranked)):
             a, b = ranked.offsets[i], ranked.offsets[i + 1]
             if a == b:
                 continue
             texts = [bench.table.sent(unit) for unit in ranked.unit[a:b].tolist()]
             try:
-                found = np.asarray(self.function(bench.queries.texts[i], texts), np.float64)
+                found = np.asarray(score(bench.queries.texts[i], texts), np.float64)
                 if found.shape != (b - a,):
                     raise ValueError(f"{b - a} texts were given, the scores have shape {found.shape}")
                 if not np.isfinite(found).all():

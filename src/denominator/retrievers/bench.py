@@ -16,7 +16,7 @@ import numpy as np
 from denominator.cache import Cache, Entry, Payload, describe
 from denominator.errors import ConfigError
 from denominator.fingerprint import sha
-from denominator.retrievers.table import ChunkTable, Queries, Ranked
+from denominator.retrievers.table import NO_TEXT, ChunkTable, Queries, Ranked
 from denominator.types import Floats, Ints
 
 
@@ -100,6 +100,7 @@ class Bench:
 
 
 def pack(ranked: Ranked) -> Payload:
+    """Columns for the cache. A ranking with failures is not written to disk: the next run asks again."""
     arrays = {
         "offsets": ranked.offsets,
         "unit": ranked.unit,
@@ -109,7 +110,9 @@ def pack(ranked: Ranked) -> Payload:
     if ranked.confidence is not None:
         arrays["confidence"] = ranked.confidence
     errors = [[int(i), why] for i, why in sorted(ranked.errors.items())]
-    return Payload(arrays, {"errors": errors}, {"depth": ranked.depth, "has_confidence": ranked.has_confidence})
+    facts = {"depth": ranked.depth, "has_confidence": ranked.has_confidence, "facts": dict(ranked.facts)}
+    kept = all(why == NO_TEXT for why in ranked.errors.values())
+    return Payload(arrays, {"errors": errors}, facts, kept)
 
 
 def unpack(entry: Entry) -> Ranked:
@@ -122,4 +125,5 @@ def unpack(entry: Entry) -> Ranked:
         confidence=np.asarray(entry["confidence"]) if "confidence" in entry.arrays else None,
         has_confidence=bool(entry.facts["has_confidence"]),
         errors={int(i): why for i, why in entry.lists["errors"]},
+        facts=entry.facts.get("facts", {}),
     )

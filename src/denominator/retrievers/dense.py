@@ -93,13 +93,12 @@ def _search_block(
     for a in range(0, len(chunks), size):
         part = np.asarray(chunks[a : a + size])
         product = questions @ part.T
-        if len(part) > depth:
-            # Only what can still be among the first `depth` of this block alone.
+        level = floor
+        # Where too many pass (in the first block everything does), only the first `depth` of this block can count.
+        if len(part) > depth and (a == 0 or np.count_nonzero(product >= _cast(level)) > 4 * depth * m):
             last = np.partition(product, len(part) - depth, axis=1)[:, len(part) - depth]
             level = np.maximum(floor, last - slack)
-        else:
-            level = floor
-        new_row, new_unit = np.nonzero(product >= level[:, None].astype(np.float32))
+        new_row, new_unit = np.nonzero(product >= _cast(level))
         if not len(new_row):
             continue
         new_score = pair_scores(questions, part, new_row, new_unit)
@@ -115,6 +114,11 @@ def _search_block(
         full = counts == depth
         floor[full] = score[np.cumsum(counts)[full] - 1] - slack
     return row, unit, score
+
+
+def _cast(level: Floats) -> Vectors:
+    """As a float32 column; what rounding may add is well within the slack."""
+    return level[:, None].astype(np.float32)
 
 
 @dataclass(slots=True, eq=False)

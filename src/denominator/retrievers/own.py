@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,9 +19,28 @@ from denominator.types import Hit, Ints
 Answers = Iterable[Any]
 
 
+def function_of(function: Any, who: str) -> Callable[..., Any]:
+    """The function itself, or what a dotted name stands for. Raises ConfigError naming what is missing."""
+    if callable(function):
+        found: Callable[..., Any] = function
+        return found
+    if not isinstance(function, str) or "." not in function:
+        raise ConfigError(f"{who}: function must be callable or a name like my_module.search, found {function!r}")
+    module, _, name = function.rpartition(".")
+    try:
+        named = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise ConfigError(f"{who}: {function} cannot be imported ({error})") from error
+    except AttributeError:
+        raise ConfigError(f"{who}: module {module} has no {name!r}") from None
+    if not callable(named):
+        raise ConfigError(f"{who}: {function} is not callable")
+    return function_of(named, who)
+
+
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Calls `function(question, k)`, or a coroutine function, for each question.
+    """Calls `function(question, k)`, or a coroutine function, or what a dotted name stands for, for each question.
 
     It returns hits in order: ids, `(id, score)` pairs, `Hit`s, or mappings with `id` (or `document_id`), `score`, and
     perhaps `start` and `end`. An id is a chunk's id, or a document's id where the chunker makes one chunk of it
@@ -30,15 +50,14 @@ class Own:
     Results are kept on disk only under a declared `version`, since nobody can see inside the function.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Any] | str
     name: str = "own"
     version: str | None = None
     confidence: bool = True
     code: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not callable(self.function):
-            raise ConfigError(f"embedder {self.name}: function must be callable, found {self.function!r}")
+        object.__setattr__(self, "function", function_of(self.function, f"embedder {self.name}"))
 
     @property
     def cacheable(self) -> bool:
@@ -99,7 +118,7 @@ class OwnIndex:
         return replace(ranked, has_confidence=self.part.confidence, errors=errors)
 
     def _call(self, text: str, depth: int) -> Answers:
-        found = self.part.function(text, depth)
+        found = function_of(self.part.function, self.part.name)(text, depth)
         if inspect.isawaitable(found):
             found = asyncio.run(_awaited(found))
         return list(found)

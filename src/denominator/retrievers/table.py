@@ -11,6 +11,7 @@ from denominator.errors import StageError
 from denominator.fingerprint import sha
 from denominator.types import Bools, Chunk, Document, Floats, Int32s, Ints, Run, Units, chunk_id
 
+NO_TEXT = "the question has no text"
 DECIMALS = 6
 """Scores are rounded so far before they are compared: two machines, blocks or thread counts then agree."""
 
@@ -160,7 +161,7 @@ class Ranked:
     """A ranking for each row of `Queries`: rows `offsets[i]:offsets[i+1]`, in canonical order, scores rounded.
 
     `confidence` holds NaN where a question has none; None as a whole: the top score says it. `errors` maps a row to
-    what went wrong there (that row is empty).
+    what went wrong there (that row is empty). `facts` are figures about the ranking for the record (tokens, money).
     """
 
     offsets: Ints
@@ -171,6 +172,7 @@ class Ranked:
     confidence: Floats | None = None
     has_confidence: bool = True
     errors: Mapping[int, str] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
