@@ -277,22 +277,27 @@ def _holds(found: float, op: str, bound: float) -> bool:
 
 
 def digits_apart(a: float, b: float, least: int = 4, most: int = 15) -> tuple[str, str]:
-    """Two numbers with as many decimals as it takes to see that they differ.
+    """Two numbers with as many decimals as it takes to see that they differ; counts without needless zeros.
 
     >>> digits_apart(0.79666, 0.7967)
     ('0.79666', '0.79670')
-    >>> digits_apart(7.0, 100.0)
-    ('7', '100')
+    >>> digits_apart(154.0, 146.3)
+    ('154', '146.3')
     """
-    if a == int(a) and b == int(b):
-        return f"{a:.0f}", f"{b:.0f}"
-    if abs(a - b) <= SLACK:
-        return f"{a:.{least}f}", f"{b:.{least}f}"
-    for digits in range(least, most + 1):
-        one, two = f"{a:.{digits}f}", f"{b:.{digits}f}"
-        if one != two:
-            return one, two
-    return repr(a), repr(b)
+    digits = least
+    if abs(a - b) > SLACK:
+        while digits < most and f"{a:.{digits}f}" == f"{b:.{digits}f}":
+            digits += 1
+    one, two = f"{a:.{digits}f}", f"{b:.{digits}f}"
+    if one == two and abs(a - b) > SLACK:
+        return repr(a), repr(b)
+    if max(abs(a), abs(b)) >= 2 or (a == int(a) and b == int(b)):
+        return _trimmed(one), _trimmed(two)
+    return one, two
+
+
+def _trimmed(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def judge(
@@ -388,7 +393,11 @@ def _figure(rule: Rule, of: Measured) -> tuple[float | None, int, str | None]:
 def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence[str]) -> Result:
     found, n, reason = _figure(rule, run)
     if found is None:
-        return Result(rule, "undecided", None, None, n, f"{rule.figure} is undefined: {reason} (n = {n})")
+        text = f"{rule.figure} is undefined: {reason} (n = {n})"
+        if reason == "empty_slice":
+            there = sorted({value for o in run.run.outcomes for value in slice_values(o, rule.tag or "")})
+            text += f"; values of {rule.tag} are: {', '.join(there)}"
+        return Result(rule, "undecided", None, None, n, text)
     bound, beside = rule.offset, ""
     if rule.factor:
         assert baseline is not None
@@ -408,7 +417,7 @@ def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence
     if good:
         text = f"{one} {rule.op} {two}{beside}{of}"
     else:
-        off, _ = digits_apart(abs(found - bound), 0.0)
+        off = digits_apart(abs(found - bound), 0.0)[0]
         by = f", off by {off}" if abs(found - bound) > SLACK else ""
         text = f"{one} is not {rule.op} {two}{beside}{by}{of}"
     return Result(rule, "pass" if good else "fail", found, bound, n, text)
@@ -511,11 +520,11 @@ def as_junit(gate: Gate) -> str:
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suites, encoding="unicode") + "\n"
 
 
+_MARKUP = {ord(char): f"&#{ord(char)};" for char in "&\\`*_[]<>|#@~"}
+
+
 def _md(text: str) -> str:
-    plain = " ".join(text.split())
-    for char in "&\\`*_[]<>|#@~":
-        plain = plain.replace(char, f"&#{ord(char)};") if char != "&" else plain.replace("&", "&amp;")
-    return plain
+    return " ".join(text.split()).translate(_MARKUP)
 
 
 def as_markdown(gate: Gate) -> str:

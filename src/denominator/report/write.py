@@ -198,9 +198,9 @@ def render(template: str, context: Mapping[str, Any], *, html: bool) -> str:
     return environment.get_template(template).render(**context)
 
 
+_MARKUP = {ord(char): f"&#{ord(char)};" for char in "&\\`*_[]<>|#"}
+
+
 def _markdown(text: object) -> str:
     """Data inside a Markdown table or paragraph: nothing in it may become markup."""
-    plain = " ".join(str(text).split())
-    for char in "\\`*_[]<>|#":
-        plain = plain.replace(char, f"&#{ord(char)};")
-    return plain
+    return " ".join(str(text).split()).translate(_MARKUP)
