@@ -45,6 +45,7 @@ from denominator.types import (
     Run,
     StageTime,
 )
+from tests.blank_store import blank_store
 
 # Recalls 1, 1, .5, 1, 0, .5, 1 and one unanswerable question: 5/7 over n = 7.
 SEED = {"q1": "ab", "q2": "a", "q3": "ac", "q4": "b", "q5": "z", "q6": "ac", "q7": "a"}
@@ -93,6 +94,7 @@ def make(key: str = "k" * 64, name: str = "fixed · bm25 · none", **changes: An
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     out = tmp_path_factory.mktemp("record with blank") / "out"
+    blank_store(out)
     return Store.open(default_uri(out), "tests", out)
 
 
@@ -447,6 +449,7 @@ for i in range(2):
 """
 
 
+@pytest.mark.slow
 def test_four_processes_on_an_empty_store(tmp_path: Path) -> None:
     out = tmp_path / "out"
     jobs = [
