@@ -96,10 +96,17 @@ class _Loader(ConfigLoaderImpl):
         return made
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        key = (*master_config.hydra.overrides.hydra, "", *sweep_overrides)
+        key = (*_lines(master_config.hydra.overrides.hydra), "", *sweep_overrides)
         if key not in self.composed:
             self.composed[key] = super().load_sweep_config(master_config, sweep_overrides)
         return self.composed[key]
+
+
+def _lines(node: Any) -> list[str]:
+    """Overrides as they were typed: reading them one by one would resolve the references in them."""
+    made = OmegaConf.to_container(node, resolve=False)
+    assert isinstance(made, list)
+    return [str(line) for line in made]
 
 
 def _hide_literals(node: Any, name: str = "") -> None:
@@ -208,7 +215,7 @@ def prepare(cfg: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str
         node, below = root.get(group), raw.get(group)
         choice = str(choices.get(group) or "none")
         params[group] = kind_of(choice)
-        if node is None:
+        if not node:  # an empty file is the choice of nothing
             if group != "answerer":
                 raise ConfigError(f"{group}: nothing is chosen, for example {group}=…")
             parts[group] = None
@@ -282,12 +289,21 @@ def explain(
     if found:
         return ConfigError(_unknown_key(found[1], loader, known))
     cause = error.__cause__
-    first = [line.strip() for line in text.splitlines() if line.strip()]
+    first = [line.strip() for line in text.splitlines() if line.strip() and "hydra.cc" not in line]
     if isinstance(cause, OmegaConfBaseException):
         return ConfigError(". ".join([*first[:1], _omegaconf_text(cause)]))
-    bad = next((o for o in overrides if o in text), "")
+    bad = next((o for o in overrides if o in text), "") or _unparsable(overrides)
     said = " ".join(first[:3]) or type(error).__name__
     return ConfigError(f"{mask(bad)}: {said}" if bad and bad not in said else said)
+
+
+def _unparsable(overrides: Sequence[str]) -> str:
+    for override in overrides:
+        try:
+            OverridesParser.create().parse_overrides([override])
+        except HydraException:
+            return override
+    return ""
 
 
 def _options(loader: ConfigLoaderImpl, group: str) -> list[str]:
@@ -383,8 +399,9 @@ def expand(app: Application, master: DictConfig) -> list[list[str]] | None:
     """The override lists of all cells, by Hydra's own parser; None when a sweeper chooses them while it runs."""
     if master.hydra.sweeper._target_ != f"{BasicSweeper.__module__}.{BasicSweeper.__qualname__}":
         return None
-    lines = [f"{k}={v}" for k, v in (master.hydra.sweeper.params or {}).items()]
-    lines += [str(line) for line in master.hydra.overrides.task]
+    params = OmegaConf.to_container(master.hydra.sweeper.params) if master.hydra.sweeper.params else {}
+    assert isinstance(params, dict)
+    lines = ["=".join((str(k), str(v))) for k, v in params.items()] + _lines(master.hydra.overrides.task)
     try:
         parsed: list[Override] = OverridesParser.create(config_loader=app.loader).parse_overrides(lines)
         batches = BasicSweeper.split_arguments(parsed, None)
@@ -409,7 +426,7 @@ def compose_jobs(app: Application, mode: Mode) -> tuple[list[Job], DictConfig, G
     """Every cell of the call, composed and checked, before any work. The last value: whether the list is complete."""
     if mode == "run":
         cfg = compose_master(app, RunMode.RUN)
-        overrides = [str(line) for line in cfg.hydra.overrides.task]
+        overrides = _lines(cfg.hydra.overrides.task)
         grid = grid_of([overrides], mode)
         return [_prepared(cfg, overrides, 0, grid)], cfg, grid, True
     master = compose_master(app, RunMode.MULTIRUN)
@@ -540,7 +557,7 @@ def job(cfg: DictConfig) -> float | None:
         _context = _worker_context(cfg)
     context = _context
     hydra = HydraConfig.get()
-    overrides = tuple(str(o) for o in hydra.overrides.task)
+    overrides = tuple(_lines(hydra.overrides.task))
     with contextlib.chdir(context.folder):  # relative paths mean the folder of the call, whatever hydra.job.chdir says
         known = context.jobs.get(overrides)
         number = context.numbers.get(overrides, 0 if OmegaConf.is_missing(hydra.job, "num") else int(hydra.job.num))

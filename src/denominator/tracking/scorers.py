@@ -416,10 +416,15 @@ def _feedback(
     **more: str | None,
 ) -> Any:
     from mlflow.entities import Feedback
+    from mlflow.exceptions import MlflowException
 
     facts = {"metric": name, "question": question.id, "state": state, "status": status, "reason": reason, **more}
     metadata = {_MARK + key: text for key, text in facts.items() if text is not None}
-    return Feedback(name=spell(name), value=value, rationale=why, metadata=metadata)
+    try:
+        return Feedback(name=spell(name), value=value, rationale=why, metadata=metadata)
+    except MlflowException:  # older versions want a value; a text is not averaged either
+        said = reason or (state if status == "not_scored" else "undecided")
+        return Feedback(name=spell(name), value=said, rationale=why, metadata=metadata)
 
 
 def state() -> Any:
@@ -614,8 +619,9 @@ def _stored(trace: Any, run_id: str) -> _Stored:
             continue
         if one.feedback.error is not None:
             error = f"{one.name}: {one.feedback.error.error_message}"
-        elif isinstance(one.feedback.value, (int, float)) or one.feedback.value is None:
-            values[name] = one.feedback.value
+        else:
+            value = one.feedback.value
+            values[name] = float(value) if isinstance(value, (int, float)) else None
             metadata[name] = {k.removeprefix(_MARK): v for k, v in (one.metadata or {}).items() if k.startswith(_MARK)}
     return _Stored(question, values, metadata, error)
 
@@ -662,10 +668,7 @@ def _estimate(name: str, eligible: Sequence[_Stored], alpha: float) -> Estimate:
     for row in eligible:
         value = row.values[name]
         if value is None:
-            # Old MLflow stores no metadata beside a value of None; the name says what alone can be the reason.
-            usual = "no_spans" if parsed.level in {"L4", "L5"} else "or_groups_unsupported"
-            reason = row.metadata[name].get("reason", usual)
-            return Estimate(None, 0, reason, k=parsed.k, level=parsed.level)
+            return Estimate(None, 0, row.metadata[name].get("reason"), k=parsed.k, level=parsed.level)
         values.append(value)
     return estimate_mean(values, alpha=alpha, k=parsed.k, level=parsed.level, rate=is_rate(name))
 
