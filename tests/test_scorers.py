@@ -121,25 +121,32 @@ def test_mlflows_own_recall_on_the_same_rows_counts_the_unanswerable_question(
 
 @pytest.mark.parametrize(
     ("form", "mean", "count"),
-    [("none", 5 / 7, 7), ("feedback", 5 / 7, 7), ("zero", 0.625, 8), ("one", 0.75, 8), ("no", 0.625, 8)],
+    [
+        ("none", 5 / 7, 7),
+        ("feedback", 5 / 7, 7),
+        ("text", 5 / 7, 7),
+        ("zero", 0.625, 8),
+        ("one", 0.75, 8),
+        ("no", 0.625, 8),
+    ],
 )
 def test_what_mlflow_does_with_each_form_of_not_applicable(store: Path, form: str, mean: float, count: int) -> None:
     """The facts that the choice of a Feedback without a value rests on (docs/scorers.md)."""
-    from mlflow.entities import Feedback
     from mlflow.genai.evaluation.utils import standardize_scorer_value
     from mlflow.genai.scorers.aggregation import compute_aggregated_metrics
     from mlflow.genai.scorers.base import scorer
 
-    forms = {"none": None, "feedback": Feedback(value=None), "zero": 0.0, "one": 1.0, "no": "no"}
+    not_applicable = call(scorers.recall_at_k(5), outputs=["a"], expectations={"answerability": "unanswerable"})
+    forms = {"none": None, "feedback": not_applicable, "text": "unanswerable", "zero": 0.0, "one": 1.0, "no": "no"}
 
-    @scorer(name="r", aggregations=["mean", scorers.n])
+    @scorer(name="recall_at_5", aggregations=["mean", scorers.n])
     def r(inputs: Any) -> Any:
         return forms[form]
 
     values: list[Any] = [1.0, 1.0, 0.5, 1.0, 0.0, 0.5, 1.0, forms[form]]
-    results: list[Any] = [SimpleNamespace(assessments=standardize_scorer_value("r", v)) for v in values]
+    results: list[Any] = [SimpleNamespace(assessments=standardize_scorer_value("recall_at_5", v)) for v in values]
     found = compute_aggregated_metrics(results, [r])
-    assert (found["r/mean"], found["r/n"]) == (pytest.approx(mean), count)
+    assert (found["recall_at_5/mean"], found["recall_at_5/n"]) == (pytest.approx(mean), count)
 
 
 # ------------------------------------------------------------------ labels
@@ -220,6 +227,12 @@ def test_bad_expectations_name_question_and_field(given: dict[str, Any], says: s
 def call(made: Any, **row: Any) -> Any:
     """One row through a scorer, as MLflow calls it."""
     return made.run(**row)
+
+
+def is_number(feedback: Any) -> bool:
+    """Older versions of MLflow want a value, and get a text where newer ones get None."""
+    assert feedback.value is None or isinstance(feedback.value, (float, str))
+    return isinstance(feedback.value, float)
 
 
 def fake_trace(*spans: tuple[Any, ...], state: str = "OK") -> Any:
@@ -318,7 +331,7 @@ def test_failed_missing_and_empty_are_told_apart() -> None:
         scored = call(scorers.recall_at_k(5), outputs=outputs, expectations=row)
         assert (scored.value, scored.metadata["denominator.status"]) == (0.0, status)
     lost = call(scorers.recall_at_k(5), outputs="text", expectations={"answerability": "unanswerable"})
-    assert lost.value is None
+    assert not is_number(lost)
     # The generator failed, retrieval did not: what was retrieved is scored.
     late = fake_trace(("root", None, "CHAIN", None), ("r", "root", "RETRIEVER", DOCS[:1]), state="ERROR")
     assert docs_of(retrieved_from(None, late)) == ["a"]
@@ -411,9 +424,7 @@ def test_recorded_traces_are_scored_again_with_expectations_from_the_trace(trace
     import mlflow
 
     run = mlflow.get_run(traced.run_id)
-    traces = mlflow.search_traces(
-        locations=[run.info.experiment_id], run_id=traced.run_id, return_type="list", flush=True
-    )
+    traces = mlflow.search_traces(locations=[run.info.experiment_id], run_id=traced.run_id, return_type="list")
     scored = scorers.evaluate(traces, [scorers.recall_at_k(5), scorers.recall_at_k(1, spans="last")])
     assert scored.run_id != traced.run_id
     assert (scored.estimates["recall@5"].value, scored.estimates["recall@5"].n) == (pytest.approx(5 / 7), 7)
@@ -442,7 +453,7 @@ def test_coverage_by_hand() -> None:
 def test_undefined_for_one_row_is_a_value_of_none_with_its_reason() -> None:
     row = {"answerability": "answerable", "gold": [["a", "b"]]}
     found = call(scorers.ndcg_at_k(5), outputs=["a"], expectations=row)
-    assert (found.value, found.metadata["denominator.reason"]) == (None, "or_groups_unsupported")
+    assert (is_number(found), found.metadata["denominator.reason"]) == (False, "or_groups_unsupported")
     assert call(scorers.recall_at_k(5), outputs=["a"], expectations=row).value == 1.0
     graded = {"answerability": "answerable", "grades": {"a": 3, "b": 2, "c": 1, "z": 0}}
     assert call(scorers.ndcg_at_k(3), outputs=["c", "z", "a"], expectations=graded).value == pytest.approx(
