@@ -75,6 +75,10 @@ def parser() -> argparse.ArgumentParser:
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     ui.add_argument("--dry-run", action="store_true", help="only print the command")
     ui.set_defaults(call=_ui)
+    doctor = commands.add_parser("doctor", help="what is wrong with a data set, before any run")
+    schema = commands.add_parser("schema", help="JSON Schema of the native file formats")
+    _delegate(doctor, "denominator.doctor", "add_arguments", "run")
+    _delegate(schema, "denominator.schema", "add_arguments", "run")
     _delegate(score, "denominator.scoring", "add_arguments", "run")
     _delegate(audit, "denominator.scoring", "add_audit_arguments", "run_audit")
     deciding = {
