@@ -7,8 +7,8 @@
 - from integer columns, against ranx from its own arrays (compiled and warm), with the same number of threads:
   canonical input, and unsorted input with ranx's sort counted.
 
-Values are asserted equal before anything is reported. Times are the best of the repeats, the mean of peers included
-that spend long; memory is what our call allocates at its peak (tracemalloc sees numpy's memory).
+Values are asserted equal (1e-12) before anything is reported. Times are the best of the repeats; memory is what our
+call allocates at its peak beside its input (tracemalloc sees numpy's memory too).
 """
 
 from __future__ import annotations
@@ -218,6 +218,13 @@ def show(title: str, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         extra = f"   {row['extra MB']:6.1f} MB extra" if "extra MB" in row else ""
         print(f"  {row['what']:<48}{row['seconds'] * 1000:10.1f} ms{extra}")
+    for ours in [r for r in rows if r["what"].startswith("denominator")]:
+        kind = ours["what"].partition(", ")[2]
+        others = [r for r in rows if not r["what"].startswith("denominator") and kind in r["what"]]
+        if others:
+            fastest = min(others, key=lambda r: r["seconds"])
+            times = fastest["seconds"] / ours["seconds"]
+            print(f"  {times:.1f} times as fast as {fastest['what']}")
 
 
 def main() -> None:

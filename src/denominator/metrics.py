@@ -66,6 +66,7 @@ _PREFIXES: dict[Level, str] = {"L1": "", "L2": "slot_", "L3": "chunk_"}
 _EVERYTHING = np.int32(2**31 - 1)
 _SLOTS = 8  # gold ids per question up to which they make a table
 _ROWS_PER_PART = 1 << 20
+_QUESTIONS_PER_PART = 1 << 14
 
 
 # ------------------------------------------------------------------ names
@@ -367,6 +368,21 @@ class _Scorer:
         return _floats(self.layout.sum(first) / self.size)
 
 
+def _values(gold: Gold, place: Int32s, metrics: Mapping[str, Metric], rank: Int32s | None = None) -> dict[str, Floats]:
+    """Values of all metrics; many questions are taken in parts, so that what is made on the way stays small."""
+    if gold.pair_group is not None or len(gold) <= _QUESTIONS_PER_PART:
+        scorer = _Scorer(gold, place, rank)
+        return {name: scorer.values(metric) for name, metric in metrics.items()}
+    values = {name: np.empty(len(gold)) for name in metrics}
+    for start in range(0, len(gold), _QUESTIONS_PER_PART):
+        stop = min(start + _QUESTIONS_PER_PART, len(gold))
+        entries = slice(int(gold.offsets[start]), int(gold.offsets[stop]))
+        scorer = _Scorer(gold.part(start, stop), place[entries], None if rank is None else rank[entries])
+        for name, metric in metrics.items():
+            values[name][start:stop] = scorer.values(metric)
+    return values
+
+
 # ------------------------------------------------------------------ the bulk door
 
 
@@ -562,16 +578,15 @@ def _level_values(
         columns, gold.offsets, _codes(ids, number), rows, questions=len(questions), threads=threads
     )
     if slots is None:
-        scorer = _Scorer(gold, place)
+        slot, rank = place, None
     else:  # `place` counts documents here, and the cut counts chunks
         start = np.zeros(len(gold), np.int64)
         start[: len(rows)] = run.offsets[:-1][np.array(rows, np.int64)]
         seen = place > 0
-        slot = np.zeros(len(place), np.int64)
+        slot, rank = np.zeros(len(place), np.int32), place
         slot[seen] = slots[np.repeat(start, np.diff(gold.offsets))[seen] + place[seen] - 1]
-        scorer = _Scorer(gold, slot, place)
         lengths[: len(rows)] = chunk_lengths[np.array(rows, np.int64)]
-    values = {name: scorer.values(m) for name, m in metrics.items() if m.kind != "judged"}
+    values = _values(gold, slot, {n: m for n, m in metrics.items() if m.kind != "judged"}, rank)
     if judged_ids:
         offsets = offsets_of(np.fromiter(map(len, judged_ids), np.int64, len(judged_ids)))
         codes = _codes(list(chain.from_iterable(judged_ids)), number)
@@ -708,9 +723,9 @@ def score_arrays(
         if part.ids.size and part.ids.min() < 0:
             raise MeasurementError("bad_id", [str(part.ids.min())], "codes are not negative")
         entries = slice(int(gold.offsets[start]), int(gold.offsets[stop]))
-        scorer = _Scorer(mine, places(part, mine.offsets, codes[entries], threads=1)[0])
-        for name, metric in metrics.items():
-            values[name][start:stop] = scorer.values(metric)
+        found = _values(mine, places(part, mine.offsets, codes[entries], threads=1)[0], metrics)
+        for name in metrics:
+            values[name][start:stop] = found[name]
 
     each(work, blocks(offsets, _ROWS_PER_PART), threads)
     return values
@@ -824,8 +839,7 @@ def score_dicts(
     asked_judged = any(m.kind == "judged" for m in metrics.values())
     place, lengths = dict_places(rows, gold_offsets, gold_ids, ties)
     judged_place = dict_places(rows, offsets, ids, ties)[0] if asked_judged else place
-    scorer = _Scorer(gold, place)
-    values: dict[str, Floats] = {}
+    values = _values(gold, place, {n: m for n, m in metrics.items() if m.kind != "judged"})
     reasons: dict[str, dict[int, str]] = {}
     for name, metric in metrics.items():
         reasons[name] = {}
@@ -833,8 +847,6 @@ def score_dicts(
             values[name] = _judged(offsets, judged_place, lengths, metric.cut)
             undefined = np.flatnonzero(np.isnan(values[name]) & (gold.groups > 0))
             reasons[name] = dict.fromkeys(undefined.tolist(), "n_zero")
-        else:
-            values[name] = scorer.values(metric)
     question_ids = tuple(qrels)
     return RankedTable(
         question_ids=question_ids,
