@@ -345,41 +345,22 @@ def write_report(result: Outcome) -> Path | str | None:
 
     A text says why there is none; None: there was nothing to report on.
     """
+    from denominator.deciding import make_report
     from denominator.errors import DenominatorError
-    from denominator.report import Failure, build, write
-    from denominator.tracking import load_sweep
+    from denominator.report import Failure
 
-    folder = result.out / "reports" / result.sweep_id
-    if result.sweep_run is None and (folder / "report.html").is_file():
-        return folder / "report.html"  # nothing changed since it was written
-    runs = load_sweep(result.sweep_id, store=result.store)
-    plan = result.jobs[0].cell.plan if result.jobs else runs[0].plan
-    known = {run.name for run in runs}
+    file = result.out / "reports" / result.sweep_id / "report.html"
+    if result.sweep_run is None and file.is_file():
+        return file  # nothing changed since it was written
     bad = [Failure(f["name"], f["reason"], f["overrides"]) for f in failures(result)]
     texts = {d.id: d.text for data in result.data.values() for d in data.documents}
     try:
-        made = build(
-            runs,
-            baseline=plan.baseline if plan.baseline in known else None,
+        return make_report(
+            result.store,
+            result.sweep_id,
             failures=bad,
             texts=texts,
-            meta=meta_of(result, runs[0].tags),
-        )
-        written = write(made, folder)
-        if result.sweep_run is not None:
-            result.store.attach(result.sweep_run, written.html)
+            meta={"command": result.command, "record": mask(result.store.uri)},
+        ).html
     except DenominatorError as error:
         return mask(str(error))
-    return written.html
-
-
-def meta_of(result: Outcome, tags: Mapping[str, str]) -> dict[str, str]:
-    """What somebody needs to do it again."""
-    return {
-        "command": result.command,
-        "dataset": ", ".join(dict.fromkeys(str(job.params.get("dataset")) for job in result.jobs)),
-        "sweep": result.sweep_id,
-        "git_commit": tags.get("mlflow.source.git.commit", ""),
-        "versions": tags.get("versions", ""),
-        "record": mask(result.store.uri),
-    }
