@@ -97,7 +97,7 @@ SEED = [1, 1, 0.5, 1, 0, 0.5, 1]
         ("recall@5 >= baseline - 0.02", "recall@5", None, ">=", 1.0, -0.02),
         ("recall@5 >= baseline", "recall@5", None, ">=", 1.0, 0.0),
         ("abstention_mcc > -0.5", "abstention_mcc", None, ">", 0.0, -0.5),
-        ("latency_p50_ms < 20", "latency_p50_ms", None, "<", 0.0, 20.0),
+        ("latency_ms_median < 20", "latency_ms_median", None, "<", 0.0, 20.0),
     ],
 )
 def test_rules_are_read(text: str, name: str, field: str | None, op: str, factor: float, offset: float) -> None:
@@ -282,8 +282,8 @@ def test_slices() -> None:
 
 
 def test_facts_can_be_bounded() -> None:
-    run = measured(SEED, facts={"latency_p50_ms": 12.5})
-    assert verdicts(run, "latency_p50_ms <= 20", "latency_p50_ms <= 10") == ["pass", "fail"]
+    run = measured(SEED, facts={"latency_ms_median": 12.5})
+    assert verdicts(run, "latency_ms_median <= 20", "latency_ms_median <= 10") == ["pass", "fail"]
 
 
 def test_abstention_and_its_worse_bound() -> None:

@@ -131,9 +131,8 @@ def read(store: Store, run: StoredRun) -> RecordedRun:
 
 def _with_costs(facts: Mapping[str, float]) -> dict[str, float]:
     found = dict(facts)
-    for name, recorded in (("latency_p50_ms", "latency_ms_median"), ("context_tokens", "context_tokens_at_budget")):
-        if name not in found and recorded in found:
-            found[name] = found[recorded]
+    if "context_tokens" not in found and "context_tokens_at_budget" in found:
+        found["context_tokens"] = found["context_tokens_at_budget"]
     return found
 
 
