@@ -34,7 +34,7 @@ from denominator.types import (
 from denominator.uncertainty import estimate_mean, estimate_micro, is_rate
 
 if TYPE_CHECKING:
-    from denominator.abstention import AbstentionReport, JointTable
+    from denominator.abstention import AbstentionReport, JointTable, Judge
     from denominator.audit import AuditReport
     from denominator.spans import CorpusIndex
 
@@ -289,14 +289,15 @@ def evaluate(
     index: CorpusIndex | None = None,
     corpus_ids: Collection[str] | None = None,
     answers: Mapping[str, Answer] | None = None,
+    judge: Judge | None = None,
     decide: bool = True,
     label_source: str = "labels",
 ) -> tuple[Outcome, ...]:
     """One outcome per question, sorted by question id.
 
     `index` (the corpus as one address space) enables the character levels; `corpus_ids` lets gold that is not in the
-    corpus be noticed. With `answers` abstention is read from them by the decider ladder; without, and with `decide`,
-    from confidences by `plan.threshold` or by a cross-fitted threshold.
+    corpus be noticed. With `answers` abstention is read from them by the decider ladder (`judge` is its last rung);
+    without, and with `decide`, from confidences by `plan.threshold` or by a cross-fitted threshold.
 
     Raises MeasurementError: `duplicate_question_ids`, `unknown_question_ids`, `unscorable_questions` (strict),
     `depth_below_k`, `bad_label`, `bad_k`, `budget_underfilled` and the others of docs/measurement.md.
@@ -360,7 +361,7 @@ def evaluate(
             )
         )
     if answers is not None:
-        return _with_answers(outcomes, ordered, answers)
+        return _with_answers(outcomes, ordered, answers, judge)
     return _with_threshold(outcomes, plan) if decide else tuple(outcomes)
 
 
@@ -394,7 +395,7 @@ def _answer_statuses(states: Mapping[str, State], answers: Mapping[str, Answer])
 
 
 def _with_answers(
-    outcomes: Sequence[Outcome], questions: Sequence[Question], answers: Mapping[str, Answer]
+    outcomes: Sequence[Outcome], questions: Sequence[Question], answers: Mapping[str, Answer], judge: Judge | None
 ) -> tuple[Outcome, ...]:
     from denominator.abstention import decide
 
@@ -405,7 +406,7 @@ def _with_answers(
     out = []
     for outcome, question in zip(outcomes, questions, strict=True):
         answer = answers.get(outcome.id)
-        decision = decide(answer, question.lang, question=question.question)
+        decision = decide(answer, question.lang, judge, question=question.question)
         text = None if answer is None else answer.text
         error = outcome.error or decision.note or None
         out.append(replace(outcome, abstained=decision.abstained, rung=decision.rung, answer=text, error=error))

@@ -14,22 +14,20 @@ from typing import Any, Protocol
 import numpy as np
 
 from denominator import __version__
-from denominator.answerers import Answerer, Threshold
+from denominator.answerers import Answerer, Threshold, Writer
 from denominator.cache import Array, Cache, Payload, describe
 from denominator.chunkers import Chunker, checked_chunks
 from denominator.eligibility import document_groups
-from denominator.errors import DenominatorError, MeasurementError, StageError
+from denominator.errors import ConfigError, DenominatorError, MeasurementError, StageError
 from denominator.evaluation import Summary, evaluate, parse_metric, summarize
 from denominator.fingerprint import sha
 from denominator.ranking import check_depth, check_k
 from denominator.rerankers import Reranker, without
 from denominator.retrievers.bench import Bench, FirstStage, pack, unpack
-from denominator.retrievers.table import ChunkTable, Columns, Queries, Ranked, columns_of
+from denominator.retrievers.table import NO_TEXT, ChunkTable, Columns, Queries, Ranked, columns_of
 from denominator.retrievers.threads import threads, threads_limited
 from denominator.spans import CorpusIndex, split_evidence
-from denominator.types import METRIC_VERSION, Bools, Dataset, Document, Floats, Outcome, Plan, Run, StageTime
-
-NO_TEXT = "the question has no text"
+from denominator.types import METRIC_VERSION, Answer, Bools, Dataset, Document, Floats, Outcome, Plan, Run, StageTime
 
 
 class DatasetPart(Protocol):
@@ -57,7 +55,7 @@ class Cell:
     chunker: Chunker
     embedder: FirstStage
     reranker: Reranker
-    answerer: Answerer | None = None
+    answerer: Answerer | Writer | None = None
     plan: Plan = field(default_factory=Plan)
     latency: Latency = field(default_factory=Latency)
     chunker_varies: bool = True
@@ -179,9 +177,17 @@ class _Work:
         self.questions = tuple(sorted(data.questions, key=lambda q: q.id))
 
     def run(self) -> tuple[tuple[Outcome, ...], Summary]:
-        answers = None if self.cell.answerer is None else self.cell.answerer.answers()
+        part: Any = self.cell.answerer
+        writer: Writer | None = part if hasattr(part, "generate") else None
+        answers: Mapping[str, Answer] | None = None if part is None or writer else part.answers()
+        judge = None
         index = None
         if self.plan.evaluate == "abstention":
+            if writer:
+                raise ConfigError(
+                    f"answerer {type(writer).__name__} writes answers from what was retrieved, but dataset "
+                    f"{self.data.name} is evaluated for abstention alone; choose answerer=recorded"
+                )
             run = _nothing([q.id for q in self.questions])
         else:
             if not self.data.documents:
@@ -195,6 +201,12 @@ class _Work:
             run = final.run([q.id for q in self.questions], bench.table.units)
             self._facts(bench, first, final, index_facts, index)
             self._latency(bench, first)
+            if writer:
+                self._say(f"answer: {type(writer).__name__}")
+                written = writer.generate(bench, final, self.questions, self.plan)
+                answers, judge = written.answers, written.judge
+                self.facts.update(written.facts)
+                self.notes.extend(written.notes)
         self._say("evaluate")
         outcomes = evaluate(
             self.questions,
@@ -203,6 +215,7 @@ class _Work:
             index=index,
             corpus_ids={d.id for d in self.data.documents} if self.data.documents else None,
             answers=answers,
+            judge=judge,
             decide=self.cell.answerer is not None,
             label_source=self.data.label_source,
         )
@@ -318,6 +331,9 @@ class _Work:
             self.notes.append(f"{silent} of {len(final)} questions retrieved nothing (no matching term, or no vector)")
         if final.errors:
             self.notes.append(f"{len(final.errors)} of {len(final)} questions failed in retrieval")
+        for name, value in {**index_facts, **final.facts}.items():
+            if name.startswith(("embedder_", "reranker_")):  # tokens, money: what a part says of itself
+                facts[name] = value
         k = 5 if 5 in self.plan.ks else max(self.plan.ks)
         for name, value in _context_tokens(final, table, k, self.plan).items():
             facts[name] = value

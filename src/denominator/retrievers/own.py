@@ -71,12 +71,10 @@ async def _awaited(found: Awaitable[Any]) -> Any:
     return await found
 
 
-class OwnIndex:
-    """The function with the tables that its ids are looked up in."""
+class ChunkFinder:
+    """Finds the chunks that foreign ids and spans mean."""
 
-    def __init__(self, part: Own, table: ChunkTable, order: Ints) -> None:
-        self.part, self.order = part, order
-        self.facts: Mapping[str, float] = {}
+    def __init__(self, table: ChunkTable) -> None:
         units = table.units
         self.of_id = {name: i for i, name in enumerate(units.ids)}
         self.of_span: dict[tuple[str, int, int], int] = {}
@@ -88,42 +86,8 @@ class OwnIndex:
             chunks_of.setdefault(units.docs[doc], []).append(i)
         self.of_document = chunks_of
 
-    def search(self, bench: Bench, queries: Queries) -> Ranked:
-        depth = bench.depth
-        rows: list[int] = []
-        units: list[int] = []
-        scores: list[float] = []
-        errors: dict[int, str] = {}
-        given = np.zeros(len(queries), np.int64)
-        for i, text in enumerate(queries.texts):
-            try:
-                found = self._hits(self._call(text, depth), depth)
-            except Exception as error:  # whatever a user's function raises fails this question alone
-                errors[i] = f"{type(error).__name__}: {error}"
-                continue
-            given[i] = len(found)
-            for unit, score in found:
-                rows.append(i)
-                units.append(unit)
-                scores.append(score)
-        ranked = ranked_of(
-            np.array(rows, np.int64),
-            np.array(units, np.int64),
-            np.array(scores, np.float64),
-            order=self.order,
-            rows=len(queries),
-            depth=depth,
-            exhausted=given < depth,
-        )
-        return replace(ranked, has_confidence=self.part.confidence, errors=errors)
-
-    def _call(self, text: str, depth: int) -> Answers:
-        found = function_of(self.part.function, self.part.name)(text, depth)
-        if inspect.isawaitable(found):
-            found = asyncio.run(_awaited(found))
-        return list(found)
-
-    def _hits(self, found: Answers, depth: int) -> list[tuple[int, float]]:
+    def hits(self, found: Answers, depth: int) -> list[tuple[int, float]]:
+        """Chunks with scores of at most `depth` hits in the given order. Raises ValueError, TypeError, KeyError."""
         hits, seen = [], set[int]()
         for item in found:
             unit, score = self._one(item)
@@ -170,3 +134,47 @@ class OwnIndex:
         if chunks:
             raise ValueError(f"document {name!r} has {len(chunks)} chunks; return chunk ids, or use chunker: none")
         raise ValueError(f"id {name!r} is neither a chunk nor a document of the corpus")
+
+
+class OwnIndex(ChunkFinder):
+    """The function with the tables that its ids are looked up in."""
+
+    def __init__(self, part: Own, table: ChunkTable, order: Ints) -> None:
+        super().__init__(table)
+        self.part, self.order = part, order
+        self.facts: Mapping[str, float] = {}
+
+    def search(self, bench: Bench, queries: Queries) -> Ranked:
+        depth = bench.depth
+        rows: list[int] = []
+        units: list[int] = []
+        scores: list[float] = []
+        errors: dict[int, str] = {}
+        given = np.zeros(len(queries), np.int64)
+        for i, text in enumerate(queries.texts):
+            try:
+                found = self.hits(self._call(text, depth), depth)
+            except Exception as error:  # whatever a user's function raises fails this question alone
+                errors[i] = f"{type(error).__name__}: {error}"
+                continue
+            given[i] = len(found)
+            for unit, score in found:
+                rows.append(i)
+                units.append(unit)
+                scores.append(score)
+        ranked = ranked_of(
+            np.array(rows, np.int64),
+            np.array(units, np.int64),
+            np.array(scores, np.float64),
+            order=self.order,
+            rows=len(queries),
+            depth=depth,
+            exhausted=given < depth,
+        )
+        return replace(ranked, has_confidence=self.part.confidence, errors=errors)
+
+    def _call(self, text: str, depth: int) -> Answers:
+        found = function_of(self.part.function, self.part.name)(text, depth)
+        if inspect.isawaitable(found):
+            found = asyncio.run(_awaited(found))
+        return list(found)
