@@ -82,31 +82,28 @@ def _stops(on: bool) -> frozenset[str]:
     return frozenset(STOPWORDS_EN)
 
 
-class Terms:
-    """Texts to stems, remembering every word. Deterministic: a stem's number is the order of first appearance."""
+class Terms(dict[str, str]):
+    """Texts to stems; it remembers the stem of every word, "" for a stop word."""
 
     def __init__(self, language: str, stopwords: bool) -> None:
+        super().__init__()
         self.stop = _stops(stopwords)
         self.stem: Any = None
         if language != "none":
             import Stemmer
 
             self.stem = Stemmer.Stemmer(language).stemWord
-        self.of_word: dict[str, str] = {}
+
+    def __missing__(self, word: str) -> str:
+        stem: str = "" if word in self.stop else (self.stem(word) if self.stem else word)
+        if len(self) < 1_000_000:
+            self[word] = stem
+        return stem
 
     def __call__(self, text: str) -> list[str]:
         lower = text.lower()
         words = PLAIN.findall(lower) if lower.isascii() else [a or b for a, b in TERM.findall(lower)]
-        memory, out = self.of_word, []
-        for word in words:
-            stem = memory.get(word)
-            if stem is None:
-                stem = "" if word in self.stop else (self.stem(word) if self.stem else word)
-                if len(memory) < 1_000_000:
-                    memory[word] = stem
-            if stem:
-                out.append(stem)
-        return out
+        return list(filter(None, map(self.__getitem__, words)))
 
 
 def _index(texts: Iterable[str], part: BM25) -> Payload:
@@ -130,6 +127,7 @@ class LexicalIndex:
         from scipy.sparse import csr_matrix
 
         self.order, self.chunks, self.facts = order, chunks, facts
+        self.asked: tuple[str, Any, Ints] | None = None
         self.numbers = {term: i for i, term in enumerate(entry.lists["terms"])}
         self.terms = Terms(part.language, part.stopwords)
         # Terms × chunks by rows is what bm25s stores as chunks × terms by columns.
@@ -140,13 +138,18 @@ class LexicalIndex:
         """Questions × terms (how often), and how many terms each question has, unknown ones included."""
         from scipy.sparse import csr_matrix
 
+        if self.asked is not None and queries.kept and self.asked[0] == queries.key:
+            return self.asked[1], self.asked[2]
         found = [self.terms(text) for text in queries.texts]
         known = [[self.numbers[t] for t in terms if t in self.numbers] for terms in found]
         offsets = np.concatenate(([0], np.cumsum([len(k) for k in known]))).astype(np.int64)
         columns = np.fromiter(chain.from_iterable(known), np.int64, offsets[-1])
         matrix = csr_matrix((np.ones(len(columns)), columns, offsets), shape=(len(queries), len(self.numbers)))
         matrix.sum_duplicates()
-        return matrix, np.array([len(f) for f in found], np.int64)
+        lengths = np.array([len(f) for f in found], np.int64)
+        if queries.kept:
+            self.asked = (queries.key, matrix, lengths)
+        return matrix, lengths
 
     def search(self, bench: Bench, queries: Queries) -> Ranked:
         depth = bench.depth

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -45,6 +45,14 @@ class Bags:
         return len(self.offsets) - 1
 
 
+class _Numbers(dict[str, int]):
+    """Numbers texts in the order in which they first appear."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = number = len(self)
+        return number
+
+
 class StaticModel:
     """The table of token vectors and its tokenizer."""
 
@@ -57,7 +65,7 @@ class StaticModel:
                     f"the static embedder's file {path.name} is missing from the installed wordllama; "
                     "to mend it: pip install --force-reinstall 'wordllama==0.4.0.post1'"
                 )
-        self._pieces: dict[str, int] = {}
+        self._pieces = _Numbers()
         self._tokens_of: list[list[int]] = []
         self._lock = threading.Lock()
 
@@ -110,13 +118,17 @@ class StaticModel:
         with self._lock:
             # The blank that goes before every text is the tokenizer's own rule; an empty text gets none.
             pieces = [PIECE.findall(" " + text) if text else [] for text in texts]
-            self._learn(p for row in pieces for p in row)
-            known, per_text = self._pieces, np.cumsum([0, *(len(row) for row in pieces)])
-            if per_text[-1] < 2000:
-                rows = [[t for p in row for t in self._tokens_of[known[p]]] for row in pieces]
-                offsets = np.cumsum([0, *(len(r) for r in rows)]).astype(np.int64)
-                return offsets, np.array([t for r in rows for t in r], np.int64)
-            which = np.fromiter((known[p] for row in pieces for p in row), np.int64, int(per_text[-1]))
+            if len(self._pieces) > 1_000_000:  # a corpus of random words must not fill the memory
+                self._pieces, self._tokens_of = _Numbers(), []
+            per_text = np.cumsum([0, *map(len, pieces)])
+            every = chain.from_iterable(pieces)
+            which = np.fromiter(map(self._pieces.__getitem__, every), np.int64, int(per_text[-1]))
+            self._cut()
+            if len(which) < 2000:
+                rows = [self._tokens_of[piece] for piece in which.tolist()]
+                lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+                ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
+                return np.concatenate(([0], np.cumsum(lengths)))[per_text], ids
             lengths = np.fromiter(map(len, self._tokens_of), np.int64, len(self._tokens_of))
             flat = np.fromiter(chain.from_iterable(self._tokens_of), np.int64, int(lengths.sum()))
         starts, size = np.cumsum(lengths) - lengths, lengths[which]
@@ -124,17 +136,13 @@ class StaticModel:
         ids = flat[np.repeat(starts[which] - (ends - size), size) + np.arange(int(size.sum()))]
         return np.concatenate(([0], ends))[per_text], ids
 
-    def _learn(self, pieces: Iterable[str]) -> None:
-        """Cuts pieces that were not seen before."""
-        if len(self._pieces) > 1_000_000:  # a corpus of random words must not fill the memory
-            self._pieces, self._tokens_of = {}, []
-        new = [p for p in dict.fromkeys(pieces) if p not in self._pieces]
+    def _cut(self) -> None:
+        """Cuts the pieces that were numbered but not cut yet."""
         tokenizer, _ = self._tokenizer
+        new = list(islice(self._pieces, len(self._tokens_of), None))
         for first in range(0, len(new), 8192):
-            batch = new[first : first + 8192]
-            for piece, found in zip(batch, tokenizer.encode_batch_fast(batch, add_special_tokens=False), strict=True):
-                self._pieces[piece] = len(self._tokens_of)
-                self._tokens_of.append(found.ids)
+            found = tokenizer.encode_batch_fast(new[first : first + 8192], add_special_tokens=False)
+            self._tokens_of.extend(encoding.ids for encoding in found)
 
     def bags(self, texts: Sequence[str]) -> Bags:
         offsets, ids = self.token_ids(texts)
