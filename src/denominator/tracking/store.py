@@ -121,10 +121,11 @@ def _brief(error: BaseException) -> str:
     return lines[0][:400]
 
 
-def prepare_sqlite(uri: str) -> None:
+def prepare_sqlite(uri: str) -> Any:
     """Makes the folder and the schema of an sqlite store once, under a lock, and switches it to write-ahead logging.
 
     Several processes on an empty store would otherwise run the schema migration at the same time and crash.
+    Returns the client that it was opened with.
     """
     import sqlite3
 
@@ -134,9 +135,10 @@ def prepare_sqlite(uri: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(str(path) + ".lock", timeout=120):
-            retry(lambda: open_client(uri).search_experiments(max_results=1), what=f"opening the store {path}")
+            client = retry(partial(open_client, uri), what=f"opening the store {path}")
             with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
                 connection.execute("pragma journal_mode=wal")
+        return client
     except OSError as error:
         raise StoreError(
             f"the store {path} cannot be made: {error.strerror or error}; "
@@ -208,7 +210,7 @@ class Store:
         """Makes store, schema and experiment where they are absent. Raises StoreError that says what to do."""
         store = cls(uri, experiment, out)
         if uri.startswith("sqlite:"):
-            prepare_sqlite(uri)
+            store._client = prepare_sqlite(uri)
         _ = store.experiment_id
         return store
 
