@@ -346,25 +346,32 @@ def _gold(facts: _Facts) -> Iterator[Finding]:
 
 _INVISIBLE = re.compile("[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 _CONTROL = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\ue000-\uf8ff]")
-_LATIN_RUN = re.compile("[\u00c2-\u00f4][\u0080-\u00ff\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc"
-                        "\u2013-\u2022\u2026\u2030\u2039\u203a\u20ac\u2122]{1,3}")  # fmt: skip
+_UPPER = "\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u2022\u2026\u2030\u2039\u203a\u20ac\u2122"
+_EARLY, _BYTE = (
+    f"[\x80-\x9f{_UPPER}]",
+    f"[\x80-\xbf{_UPPER}]",
+)  # continuation bytes as Latin-1 or Windows-1252 show them
+_MISREAD = re.compile(
+    f"[\u00c2\u00c3]{_BYTE}|\u00c5[\u201c\x93\xa1\xbe]|[\u00d0\u00d1]{_BYTE}(?=[\u00d0\u00d1])"  # accents, Cyrillic
+    f"|\u00e2{_EARLY}{_BYTE}|\u00ef\u00bb\u00bf|\u00ef\u00bf\u00bd|\u00e3[\x81-\x83\u201a\u0192]{_BYTE}"  # marks, kana
+)
 
 
 def mojibake(text: str) -> str | None:
     """The first piece that is UTF-8 read as Windows-1252 or Latin-1, or None.
 
-    >>> mojibake("The cafÃ© is open"), mojibake("café, naïve, Ånge, fiancée")
+    Only combinations that correct text does not hold: `ß“` closes a German quotation, `é »` a French one.
+
+    >>> mojibake("The cafÃ© is open"), mojibake("café, „Spaß“, fiancée")
     ('Ã©', None)
     """
-    for found in _LATIN_RUN.finditer(text):
-        piece = found[0]
-        for length in range(2, len(piece) + 1):
-            for wrong in ("cp1252", "latin-1"):
-                try:
-                    piece[:length].encode(wrong).decode("utf-8")
-                except UnicodeError:
-                    continue
-                return piece[:length]
+    for found in _MISREAD.finditer(text):
+        for wrong in ("cp1252", "latin-1"):
+            try:
+                found[0].encode(wrong).decode("utf-8")
+            except UnicodeError:
+                continue
+            return found[0]
     return None
 
 
