@@ -543,7 +543,7 @@ def test_gate_against_a_baseline_file(files: Path, capsys: pytest.CaptureFixture
 
 def test_gate_on_recorded_runs_takes_the_declared_baseline(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run = ("gate", "--out", store.out, "--run", "hybrid · fixed · none")
-    code, out, err = call(capsys, *run, "recall@5 >= baseline", "--no-regression", "latency_ms_median <= 100")
+    code, out, err = call(capsys, *run, "recall@5 >= baseline", "--no-regression", "--rule", "latency_ms_median <= 100")
     assert (code, err) == (0, "")
     assert "held against the declared baseline bm25 · fixed · none" in out
     code, _, err = call(capsys, "gate", "--out", store.out, "recall@5 >= 0.5")

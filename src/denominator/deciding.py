@@ -734,9 +734,8 @@ def comparison_html(found: Comparison, pair: Pair) -> str:
 
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `denominator gate`."""
-    parser.add_argument(
-        "rules", nargs="*", metavar="RULE", help="such as 'recall@5 >= 0.7' or 'recall@5.ci_low >= 0.6'"
-    )
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="such as 'recall@5 >= 0.7'; all of them side by side")
+    parser.add_argument("--rule", action="append", default=[], metavar="RULE", help="one rule, anywhere (repeatable)")
     parser.add_argument("--rules", dest="file", metavar="FILE", help="more rules, as YAML")
     parser.add_argument("--run", metavar="RUN", help="the run to judge: a recorded run, or a file with --golden")
     parser.add_argument(
@@ -786,7 +785,7 @@ def _rules_of(args: argparse.Namespace) -> list[Rule]:
                 args.allow = [*value, *args.allow]
             elif not getattr(args, key):
                 setattr(args, key, value)
-    rules += [gating.parse_rule(text) for text in args.rules]
+    rules += [gating.parse_rule(text) for text in (*args.rules, *args.rule)]
     return rules
 
 
