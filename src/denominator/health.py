@@ -248,7 +248,7 @@ def _labels(facts: _Facts) -> Iterator[Finding]:
             yield from _finding(
                 "gold_not_in_corpus",
                 severity,
-                f"questions whose gold is not in the corpus ({len(documents)} documents: {some(documents)})",
+                f"questions whose gold is not in the corpus (absent: {some(documents)})",
                 gone,
                 "add these documents to the corpus, or mend the gold: recall 1 is out of reach" + way_out,
                 of=n,
@@ -257,7 +257,7 @@ def _labels(facts: _Facts) -> Iterator[Finding]:
         if state == "unlabelled":
             held = sum(bool(facts.groups[q.id]) for q in here)
             if held:
-                way = f"; {held} have gold: assume_answerable=true takes these as answerable, on the record{way_out}"
+                way = f"; assume_answerable=true takes those with gold ({held}) as answerable, on the record{way_out}"
         yield from _finding(state, severity, what, _ids(here), advice + way, of=n)
     eligible = facts.within("answerable")
     if not eligible and facts.data.evaluate == "retrieval":
@@ -396,7 +396,7 @@ def _encodings(facts: _Facts) -> Iterator[Finding]:
         at = [i for i, (_, text) in enumerate(texts) if not text.isascii() or code == "control_characters"
               if wrong(text)]  # fmt: skip
         asked = sum(i >= n_documents for i in at)
-        where = f" ({len(at) - asked} documents, {asked} questions)" if asked else ""
+        where = f" (documents: {len(at) - asked}, questions: {asked})" if asked else ""
         yield from _finding(code, severity, message + where, [texts[i][0] for i in at], advice, of=len(texts))
 
 
@@ -437,7 +437,7 @@ def _twins(facts: _Facts) -> Iterator[Finding]:
         twin = {documents[i].id: {documents[j].id for j in group} for group in groups for i in group}
         hurt = [q.id for q in facts.within("answerable", "partial") if _misses_twin(q, twin)]
         pulled = (
-            f"; {len(hurt)} questions have one of them as gold and not the other ({some(hurt)})"
+            f"; one is gold and the other not in {len(hurt)} of the questions ({some(hurt)})"
             if hurt
             else "; no question has only some of a group as gold"
         )
@@ -622,7 +622,7 @@ def _strength(facts: _Facts) -> Iterator[Finding]:
         if 0 < len(questions) < LEAST and negative:
             yield Finding(
                 "class_too_small", "warning",
-                f"only {len(questions)} {name} questions: no cross-fitted threshold (too_few_per_class)",
+                f"{name} questions: only {len(questions)}, so no cross-fitted threshold (too_few_per_class)",
                 len(questions), facts.n, _ids(questions), f"label at least {LEAST}, or give a fixed threshold",
             )  # fmt: skip
     if not negative:
