@@ -228,8 +228,9 @@ class Client:
         elif "@" in parts.netloc:
             user, password = unquote(parts.username or ""), unquote(parts.password or "")
             self._authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-            remember(password)
             remember(self._authorization.partition(" ")[2])
+        for password in (parts.password or "", unquote(parts.password or "")):
+            remember(password)
         for name, value in settings.headers.items():
             if secret_name(name):
                 remember(value)

@@ -34,9 +34,9 @@ class HttpSearch(Endpoint):
 
     In `url`, `params` and `body`, `{question}` and `{depth}` (how many hits are wanted) are filled in, and `{vector}`
     where `vector` is an embeddings part. `response` names JMESPath expressions: `hits`, the list; inside a hit `id`,
-    and if wanted `score`, `document` (where the id is not that of a chunk or a document of the corpus), `text` (then the
-    chunk of that document that has this text is meant), `start` and `end`; `failed` is true where the service says that
-    its answer is not complete. Without scores the order counts. `lower_is_better`: scores are distances.
+    and if wanted `score`, `document` (where the id is not that of a chunk or a document of the corpus), `text` (then
+    the chunk of that document that has this text is meant), `start` and `end`; `failed` is true where the service says
+    that its answer is not complete. Without scores the order counts. `lower_is_better`: scores are distances.
 
     Several hits in one document count once, at the best place. `confidence`: whether scores compare across questions.
     Results are kept only under a declared `version`, since the service's content may change.
