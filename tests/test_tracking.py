@@ -374,13 +374,14 @@ def test_when_the_store_is_away_the_outcomes_wait_and_are_sent_once(
     assert tuple(cell.outcomes) == result.outcomes
 
 
-def test_a_busy_store_is_asked_again() -> None:
+@pytest.mark.parametrize("text", ["database is locked", "UNIQUE constraint failed: datasets.name", "503 Server Error"])
+def test_a_busy_store_is_asked_again(text: str) -> None:
     calls: list[int] = []
 
     def busy() -> str:
         calls.append(1)
         if len(calls) < 3:
-            raise RuntimeError("(sqlite3.OperationalError) database is locked")
+            raise RuntimeError(f"(sqlite3.Error) {text}")
         return "done"
 
     assert retry(busy, what="writing", wait=0.0) == "done"

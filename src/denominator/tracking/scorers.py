@@ -230,6 +230,8 @@ def retrieved_from(
         return Retrieved(Result(hits), texts)
     if (outputs is None and trace is None) or _state(trace) == "ERROR":
         return Retrieved(Result(error="the app raised an error"), why="the app raised an error")
+    if trace is None:  # MLflow always has one, unless its store lost it: that is no miss of the app
+        raise InputError("there is no trace and no ranking in the outputs", found=type(outputs).__name__)
     what = f"{len(found)} spans without a list of documents" if found else "no retriever span in the trace"
     return Retrieved(None, why=f"no ranking: outputs are {type(outputs).__name__}, and {what}")
 

@@ -101,7 +101,7 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, (requests.exceptions.RequestException, ConnectionError, TimeoutError)):
         return True
     text = str(error).lower()
-    signs = (
+    away = (
         "locked",
         "busy",
         "temporarily",
@@ -113,6 +113,12 @@ def _may_pass(error: BaseException) -> bool:
         "503",
         "502",
     )
+    same = (
+        "unique constraint",
+        "duplicate key",
+        "duplicate entry",
+    )  # another worker wrote the same row: it is there now
+    signs = away + same
     return any(sign in text for sign in signs)
 
 
