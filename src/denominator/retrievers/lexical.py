@@ -22,9 +22,10 @@ from denominator.retrievers.table import Queries, Ranked, ranked_of, rounded, to
 from denominator.types import Floats, Ints
 
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
-# A term is a run of two or more word characters (one letter says little), or a pair of neighbouring CJK characters.
-TERM = re.compile(rf"(?=([{CJK}]{{2}}))|((?:(?![{CJK}])\w){{2,}})")
-PLAIN = re.compile(r"\w{2,}", re.ASCII)
+# A term is a run of word characters, or a pair of neighbouring CJK characters. Single letters and digits count
+# ("vitamin D"), as in Lucene's analysis that published figures rest on.
+TERM = re.compile(rf"(?=([{CJK}]{{2}}))|((?:(?![{CJK}])\w)+)")
+PLAIN = re.compile(r"\w+", re.ASCII)
 POSTINGS_PER_BLOCK = 4_000_000
 
 
@@ -39,7 +40,7 @@ class BM25:
     b: float = 0.75
     language: str = "english"
     stopwords: bool = True
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not self.k1 >= 0 or not 0 <= self.b <= 1:
