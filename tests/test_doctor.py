@@ -6,10 +6,15 @@ import itertools
 import json
 import math
 import re
+import shlex
+import subprocess
+import sys
 import unicodedata
+from collections import namedtuple
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -597,3 +602,83 @@ def test_the_starter_configuration_is_the_mapping_that_ships() -> None:
     data = part.load()
     assert [sum(p.answerability == s for p in data.questions) for s in ("answerable", "unanswerable")] == [7, 1]
     assert len(data.documents) == 10
+
+
+# ------------------------------------------------------------------ docs/data.md
+
+
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "data.md"
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+MTRAG = {
+    "task_id": "a<::>2",
+    "answerability": ["ANSWERABLE"],
+    "contexts": [{"document_id": "p1", "text": "Passage.", "title": "T"}, {"document_id": "p2", "text": "Another."}],
+    "input": [
+        {"speaker": "user", "text": "First?", "metadata": {}},
+        {"speaker": "agent", "text": "Yes.", "metadata": {}},
+        {"speaker": "user", "text": "And then?", "metadata": {}},
+    ],
+    "targets": [{"speaker": "agent", "text": "That."}],
+    "Collection": "govt",
+    "Question Type": ["Factoid"],
+}
+
+
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules and rows in the form of the two libraries, so that the recipes run without a download."""
+    context = "Paris is the capital."
+    rows = [
+        {"id": "1", "title": "P", "context": context, "question": "Which?",
+         "answers": {"text": ["Paris", "capital"], "answer_start": [0, 13]}},
+        {"id": "2", "title": "P", "context": context, "question": "Who?", "answers": {"text": [], "answer_start": []}},
+    ]  # fmt: skip
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda name, split: rows))
+    judged = namedtuple("judged", "query_id doc_id relevance iteration")
+    loaded = SimpleNamespace(
+        docs_iter=lambda: iter([SimpleNamespace(doc_id="d1", text="Text.", title="T")]),
+        queries_iter=lambda: iter(
+            [SimpleNamespace(query_id="1", text="What?"), SimpleNamespace(query_id="2", text="x")]
+        ),
+        qrels_iter=lambda: iter([judged("1", "d1", 1, "0")]),
+    )
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=lambda name: loaded))
+
+
+def test_every_example_of_the_page_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    stand_ins(monkeypatch)
+    (tmp_path / "reference.jsonl").write_text(json.dumps(MTRAG) + "\n")
+    recipes = {"mtrag.py": [1, 2], "huggingface.py": [2, 1], "irdatasets.py": [1, 1]}  # questions, documents
+    ran, said = 0, ""
+    for language, name, body in BLOCK.findall(DOCS.read_text(encoding="utf-8")):
+        if language == "python":
+            exec(compile(body, name, "exec"), {})
+            data, refused = doctor.gather(doctor.folder_part(str(tmp_path)))
+            assert ([len(data.questions), len(data.documents)], refused) == (recipes.pop(name), ())
+        elif name:
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(body, encoding="utf-8")
+            if name.endswith("groups/questions.jsonl"):
+                assert [len(p.gold) for p in doctor.folder_part("groups").load().questions] == [2, 1, 1, 0]
+        else:
+            for line in body.splitlines():
+                if not line.startswith("$ "):
+                    assert line in said, line
+                    continue
+                words = shlex.split(line[2:])
+                assert words[0] == "denominator"
+                if words[1] == "run":
+                    command = [sys.executable, "-m", "denominator", *words[1:]]
+                    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+                    assert done.returncode == 0, done.stderr
+                    said = done.stdout
+                else:
+                    assert main(words[1:]) == 0, line
+                    said = capsys.readouterr().out
+                ran += 1
+    assert recipes == {}
+    assert ran == 10
