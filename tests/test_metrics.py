@@ -715,3 +715,31 @@ def depth(q: Any, hits: Any, depth: int, exhausted: bool, ks: list[int]) -> dict
 @pytest.mark.parametrize("case", EXTRA, ids=lambda c: c["id"])
 def test_worked_cases_of_our_own(case: dict[str, Any]) -> None:
     check(case["expect"], {"judged": judged, "tie_range": ends, "depth": depth}[case["fn"]](**case["input"]))
+
+
+def test_many_questions_in_parts_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    results, questions = {}, []
+    for q in range(40):
+        hits = tuple(Hit(f"d{d % 7}#{d}", f"d{d % 7}", float(s)) for d, s in enumerate(rng.permutation(20)))
+        results[f"q{q}"] = Result(hits)
+        questions.append(make_question([[f"d{d}"] for d in rng.permutation(9)[: q % 4]], name=f"q{q}"))
+    run = run_from_results(results)
+    names = [*metric_names((1, 5), 20, ("L1", "L2")), "ndcg_exp@5"]
+    whole = ranked(run, questions, names)
+    monkeypatch.setattr(m, "_QUESTIONS_PER_PART", 7)
+    parts = ranked(run, questions, names)
+    for name in names:
+        np.testing.assert_array_equal(whole.values[name], parts.values[name])
+        assert np.isnan(whole.values[name]).sum() == 10
+
+
+def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(m, "_ROWS_PER_PART", 4)
+    ids = np.tile(np.arange(4), (8, 1))
+    scores = np.tile([4.0, 3.0, 2.0, 1.0], (8, 1))
+    scores[5, 1] = np.nan
+    ids[5, 1] = 9
+    with pytest.raises(MeasurementError) as caught:
+        score_arrays(ids, scores, np.arange(9), np.zeros(8, np.int64), ["recall@1"], threads=2)
+    assert (caught.value.code, caught.value.ids) == ("bad_score", ("9",))
