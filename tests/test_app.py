@@ -220,7 +220,7 @@ def test_fail_fast_stops_at_the_first_failure(
     grid = ("sweep", "chunker=whole", "reranker=stub,none", "embedder.k1=0.9,1.5", "tracking.experiment=fast")
     assert call(workplace, monkeypatch, *grid, "fail_fast=true") == 1
     said = capsys.readouterr().out
-    assert said.count("not started after an earlier failure") == 3
+    assert "3 not started (fail_fast=true): whole · bm25 k1=1.5 · stub" in said
     assert len(store_of(workplace, "fast").search("tags.kind = 'cell'")) == 1
 
 

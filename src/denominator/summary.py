@@ -217,12 +217,18 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
             )
     bad = failures(result)
     if bad:
-        done = len(runs)
-        out.print(f"{len(bad)} of {len(bad) + done} cells have no result:", style="bold")
+        out.print(f"{len(bad)} of {len(bad) + len(runs)} cells have no result:", style="bold")
+        idle = [f["name"] for f in bad if f["reason"].startswith("not started")]
         for failure in bad:
+            if failure["name"] in idle:
+                continue
             out.print(f"  {failure['name']}: {failure['reason']}", soft_wrap=True)
             if failure["overrides"]:
                 out.print(f"    {failure['overrides']}", soft_wrap=True, style="dim")
+        if idle:
+            shown = ", ".join(idle[:5]) + (" …" if len(idle) > 5 else "")
+            why = "interrupted" if result.interrupted else "fail_fast=true"
+            out.print(f"  {len(idle)} not started ({why}): {shown}", soft_wrap=True)
     if result.error:
         out.print(f"error: {result.error}", soft_wrap=True)
     counts = [
