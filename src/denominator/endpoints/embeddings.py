@@ -101,7 +101,9 @@ class OpenAI(Endpoint):
         }
         if self.price_per_million_tokens is not None:
             facts["embedder_cost"] = tokens * self.price_per_million_tokens / 1e6
-        return EndpointIndex(self, entry["vectors"], float(entry.facts["top"]), bench.order, facts)
+        index = EndpointIndex(self, entry["vectors"], float(entry.facts["top"]), bench.order, facts)
+        index.asked[bench.queries.key] = asked
+        return index
 
     def questions(self, bench: Bench, queries: Queries, width: int | None) -> Embedded:
         """Vectors of questions; those that fail, or have another length than `width`, are among its errors."""
@@ -303,10 +305,11 @@ def _vector(embedding: Any) -> Vectors | str:
         return f"embedding is {type(embedding).__name__}, expected a list of numbers"
     if not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in embedding):
         return "an embedding holds something that is not a number"
-    try:
-        vector = np.array(embedding, np.float32)
-    except OverflowError:
-        return "an embedding holds NaN or an infinite number"
+    with np.errstate(over="ignore"):
+        try:
+            vector = np.array(embedding, np.float64).astype(np.float32)
+        except OverflowError:  # a whole number of hundreds of digits
+            return "an embedding holds NaN or an infinite number"
     if not np.isfinite(vector).all():
         return "an embedding holds NaN or an infinite number"
     return vector
@@ -356,10 +359,15 @@ class EndpointIndex:
     def __init__(self, part: OpenAI, vectors: Vectors, top: float, order: Ints, facts: Mapping[str, float]) -> None:
         self.part, self.vectors, self.top, self.order = part, vectors, top, order
         self.facts: Mapping[str, float] = facts
+        self.asked: dict[str, Embedded] = {}  # a question that failed is not asked again by the same index
 
     def _embed(self, bench: Bench, queries: Queries) -> tuple[Vectors, npt.NDArray[Any], Mapping[int, str]]:
         """Unit vectors, the factor that gives scores back their size, and what failed."""
-        made = self.part.questions(bench, queries, self.vectors.shape[1])
+        made = self.asked.get(queries.key) if queries.kept else None
+        if made is None:
+            made = self.part.questions(bench, queries, self.vectors.shape[1])
+            if queries.kept:
+                self.asked[queries.key] = made
         vectors, lengths = _scaled(made.vectors)
         return vectors, lengths * self.top, made.errors
 
