@@ -327,9 +327,13 @@ def test_failed_missing_and_empty_are_told_apart() -> None:
     assert (empty.result.hits, empty.result.error) == ((), None)
     assert retrieved_from({"error": "down"}).result is not None
     row = {"answerability": "answerable", "gold": ["a"]}
+    bare = fake_trace(("root", None, "CHAIN", "text"))
     for outputs, status in (("text", "missing"), ({"error": "down"}, "failed"), ([], "ok")):
-        scored = call(scorers.recall_at_k(5), outputs=outputs, expectations=row)
+        scored = call(scorers.recall_at_k(5), outputs=outputs, expectations=row, trace=bare)
         assert (scored.value, scored.metadata["denominator.status"]) == (0.0, status)
+        assert scored.rationale is None or scored.rationale.endswith("counted as 0")
+    with pytest.raises(InputError, match="no trace and no ranking"):  # the store lost the trace: no miss of the app
+        call(scorers.recall_at_k(5), outputs="text", expectations=row)
     lost = call(scorers.recall_at_k(5), outputs="text", expectations={"answerability": "unanswerable"})
     assert not is_number(lost)
     # The generator failed, retrieval did not: what was retrieved is scored.
