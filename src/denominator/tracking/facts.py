@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import hashlib
 import math
 import os
@@ -153,6 +154,8 @@ def base_tags(kind: str, sweep_id: str, commit: str | None) -> dict[str, str]:
         "mlflow.source.name": "denominator",
         "mlflow.source.type": "LOCAL",
     } | process_tags()
+    with contextlib.suppress(Exception):  # a container may have no name for its user
+        tags["mlflow.user"] = getpass.getuser()
     if commit:
         tags["mlflow.source.git.commit"] = commit
     return tags
