@@ -7,6 +7,7 @@ read by JMESPath expressions.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -17,7 +18,7 @@ import numpy as np
 
 from denominator.cache import Cache
 from denominator.endpoints.client import Endpoint, EndpointError, address_in_key, filled, filled_address
-from denominator.endpoints.embeddings import OpenAI
+from denominator.endpoints.embeddings import Embedded, OpenAI
 from denominator.endpoints.kept import Kept
 from denominator.errors import ConfigError
 from denominator.fingerprint import sha
@@ -86,10 +87,13 @@ def _compiled(path: str, what: str) -> Any:
     import jmespath
 
     try:
-        return jmespath.compile(path)
+        compiled = jmespath.compile(path)
+        with contextlib.suppress(jmespath.exceptions.JMESPathTypeError):  # an empty answer has no values to work on
+            compiled.search({})  # names functions that do not exist
     except (jmespath.exceptions.JMESPathError, TypeError) as error:
         why = " ".join(str(error).split())
         raise ConfigError(f"{what}: {path!r} is not a JMESPath expression ({why})") from None
+    return compiled
 
 
 class SearchIndex(ChunkFinder):
@@ -105,8 +109,10 @@ class SearchIndex(ChunkFinder):
             for i, unit_id in enumerate(units.ids):
                 self.of_text.setdefault((units.docs[units.doc[i]], bench.table.sent(i).strip()), unit_id)
         self.facts: Mapping[str, float] = {}
+        self.asked: dict[str, Embedded] = {}
         if part.vector is not None:
-            tokens = part.vector.questions(bench, bench.queries, None).tokens
+            self.asked[bench.queries.key] = part.vector.questions(bench, bench.queries, None)
+            tokens = self.asked[bench.queries.key].tokens
             self.facts = {"embedder_tokens": float(tokens)}
             if part.vector.price_per_million_tokens is not None:
                 self.facts["embedder_cost"] = tokens * part.vector.price_per_million_tokens / 1e6
@@ -117,7 +123,9 @@ class SearchIndex(ChunkFinder):
         errors: dict[int, str] = {}
         values: list[dict[str, Any]] = [{"question": text, "depth": depth} for text in queries.texts]
         if part.vector is not None:
-            made = part.vector.questions(bench, queries, None)
+            made = self.asked.get(queries.key) if queries.kept else None
+            if made is None:
+                made = part.vector.questions(bench, queries, None)
             errors |= made.errors
             for i, vector in enumerate(made.vectors):
                 values[i]["vector"] = vector.tolist()
