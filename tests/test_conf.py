@@ -153,6 +153,7 @@ BAD: list[tuple[list[str], type[Exception], str]] = [
       "~embedder.stopwords"], ConfigError, r"Fixed has no method open\(\), so it cannot be a embedder"),
     (["dataset=native"], ConfigError, r"dataset\.folder: a value is needed"),
     (["tracking.urri=x"], ConfigError, r"did you mean 'uri'\?"),
+    (["embedder=bm25,static", "baseline=fixd_128/bm25/none"], ConfigError, r"baseline: .* did you mean 'fixed_128'\?"),
     (["fail_fast=maybe"], ConfigError, r"fail_fast: found 'maybe', expected true or false"),
     (["chunker.size=[1"], ConfigError, r"chunker\.size"),
     (["chunker"], ConfigError, r"missing EQUAL"),

@@ -450,11 +450,25 @@ def compose_jobs(app: Application, mode: Mode) -> tuple[list[Job], DictConfig, G
         for job in jobs:
             if job.cell.plan.headline != "auto":
                 level_guard(grid.varying, cast("Level", parse_metric(job.cell.plan.headline).level))
+    _check_baseline(app, jobs)
     first = jobs[0].settings
     for job in jobs:
         if (job.settings.out, job.settings.tracking) != (first.out, first.tracking):
             raise ConfigError("out and tracking must be the same for all cells of a sweep")
     return jobs, master, grid, True
+
+
+def _check_baseline(app: Application, jobs: Sequence[Job]) -> None:
+    """A baseline that is no cell of this grid may be one of another; a part of it that does not exist is a slip."""
+    names = [job.name for job in jobs]
+    for baseline in dict.fromkeys(job.cell.plan.baseline for job in jobs):
+        parts = (baseline or "").split(" · ")
+        if baseline is None or baseline in names or len(parts) != 3:
+            continue
+        for group, part in zip(("chunker", "embedder", "reranker"), parts, strict=True):
+            options = _options(app.loader, group)
+            if part.split(" ")[0] not in options:
+                raise ConfigError(f"baseline: there is no {group} {part!r}{nearest(part, options)} ({baseline})")
 
 
 def _known_for(app: Application, overrides: Sequence[str]) -> DictConfig | None:
@@ -566,7 +580,11 @@ def job(cfg: DictConfig) -> float | None:
         except DenominatorError as error:
             context.events.say(number, "failed", error=mask(str(error)), overrides=[mask(o) for o in overrides])
             return None
-        return _run(context, made)
+        try:
+            return _run(context, made)
+        except Exception as error:  # before the cell itself: its data cannot be read, a lock cannot be made
+            context.events.say(number, "failed", name=made.name, error=mask(f"{type(error).__name__}: {error}"))
+            return None
 
 
 def _run(context: Context, made: Job) -> float | None:

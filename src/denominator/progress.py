@@ -93,7 +93,6 @@ def following(events: Events, names: Sequence[str], *, quiet: bool = False) -> I
             found, at = events.read(at)
             for event in found:
                 show.event(event)
-            show.tick()
             if last:
                 return
             stop.wait(0.1)
@@ -122,6 +121,12 @@ def outcome_text(event: Mapping[str, Any]) -> str:
     return {"reused": "recorded before", "killed": "interrupted", "not_started": "not started"}.get(what, what)
 
 
+def name_of(event: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The cell's name; a sweeper that chooses cells while it runs has none beforehand."""
+    job = event["job"]
+    return str(event.get("name") or (names[job] if job < len(names) else f"cell {job}"))
+
+
 class _Lines:
     """One line for each cell that ends."""
 
@@ -139,13 +144,11 @@ class _Lines:
     def event(self, event: Mapping[str, Any]) -> None:
         if event["what"] in ENDED:
             self.done += 1
-            name = event.get("name") or self.names[event["job"]]
+            name = name_of(event, self.names)
             width = len(str(len(self.names)))
-            text = f"[{self.done:>{width}}/{len(self.names)}] {name}: {outcome_text(event)}"
+            of = f"/{len(self.names)}" if self.names else ""
+            text = f"[{self.done:>{width}}{of}] {name}: {outcome_text(event)}"
             self.out.print(text, soft_wrap=True)
-
-    def tick(self) -> None:
-        pass
 
 
 class _Live:
@@ -173,7 +176,7 @@ class _Live:
             console=console(sys.stderr),
             transient=True,
         )
-        self.task = self.bar.add_task("", total=len(names), counts="", now="")
+        self.task = self.bar.add_task("", total=len(names) or None, counts="", now="")
 
     def __enter__(self) -> _Live:
         self.bar.start()
@@ -183,7 +186,7 @@ class _Live:
         self.bar.stop()
 
     def event(self, event: Mapping[str, Any]) -> None:
-        name = event.get("name") or self.names[event["job"]]
+        name = name_of(event, self.names)
         if event["what"] in ENDED:
             self.counts[event["what"]] = self.counts.get(event["what"], 0) + 1
             if event["what"] in ("failed", "waiting"):
@@ -193,6 +196,3 @@ class _Live:
         else:
             stage = event.get("stage", "")
             self.bar.update(self.task, now=f"{name}{': ' + stage if stage else ''}")
-
-    def tick(self) -> None:
-        pass

@@ -137,7 +137,10 @@ def record(result: Outcome) -> None:
                 "status": "recorded" if key in result.runs else ended,
             }
         )
-    metrics: dict[str, float] = {"cells": len(result.jobs), "cells_recorded": len(runs), "cells_failed": len(bad)}
+    if not result.jobs:  # a sweeper chose the cells while it ran
+        cells = [{"name": e.get("name"), "cell_key": e.get("cell_key"), "run_id": e.get("run_id"), "status": e["what"]}
+                 for e in result.ends.values()]  # fmt: skip
+    metrics: dict[str, float] = {"cells": len(cells), "cells_recorded": len(runs), "cells_failed": len(bad)}
     tags = {"command": result.command} | ({"headline_metric": headline_of(runs[0])} if runs else {})
     dataset = None
     if runs:
