@@ -231,14 +231,25 @@ def test_link_to_a_folder_stays_a_link(tmp_path):
 # Memory (F43), times, housekeeping
 
 
-def test_memory_is_bounded(tmp_path):
-    cache = Cache(tmp_path, memory_bytes=500_000)
+@pytest.mark.parametrize("kept", [True, False])
+def test_memory_is_bounded(tmp_path, kept):
+    cache = Cache(tmp_path if kept else None, memory_bytes=500_000)
     for i in range(20):
         cache.stage("s", {"i": i}, payload)
         cache.once(f"object {i}", lambda: bytearray(200_000), len)
-    held = sum(e.bytes for e in cache._entries.values()) + sum(n for _, n, _ in cache._objects.values())
-    assert held <= 500_000
-    assert len(cache.entries()) == 20
+        assert cache.held <= 500_000
+    assert len(cache.entries()) == (20 if kept else 0)
+    big = Cache(None, memory_bytes=10)
+    assert big.stage("s", {}, payload).cached is False  # one thing is always kept
+    assert big.stage("s", {}, payload).cached is True
+
+
+def test_memory_mapped_arrays_do_not_push_others_out(tmp_path):
+    cache = Cache(tmp_path, memory_bytes=500_000)
+    for i in range(5):
+        cache.stage("s", {"i": i}, lambda: payload(1_000_000))
+    assert len(cache._entries) == 5
+    assert cache.held < 10_000
 
 
 def test_own_times_without_inner_stages(tmp_path):

@@ -413,16 +413,16 @@ def test_threads_setting_is_checked(monkeypatch):
             run_cell(cell(), Cache(None))
 
 
-def test_f43_memory_does_not_grow_with_cells(tmp_path):
-    """Thirty cells, each with vectors of about 4 MB: what a process holds stays under its bound."""
-    cache = Cache(tmp_path, memory_bytes=10_000_000)
+def test_f43_memory_does_not_grow_with_cells():
+    """Thirty cells, each with vectors of about 2 MB and nothing on disk: what a process holds stays in its bound."""
+    cache = Cache(None, memory_bytes=10_000_000)
     big = {f"d{i}": f"word{i} pump filter" for i in range(2000)}
     questions = (Question("q", "word7", "answerable", ((Evidence("d7"),),)),)
     data = data_of(questions, big)
     for dimensions in range(226, 256):
-        run_cell(cell(data, chunker=WholeDocument(), embedder=Static(dimensions), latency=Latency(0)), cache)
-        held = sum(e.bytes for e in cache._entries.values()) + sum(n for _, n, _ in cache._objects.values())
-        assert held <= 10_000_000 + 8 * 2**20
+        made = cell(data, chunker=WholeDocument(), embedder=Static(dimensions), latency=Latency(0))
+        run_cell(made, cache, dataset=data)
+        assert cache.held <= 10_000_000
 
 
 def test_progress_names_the_stages():

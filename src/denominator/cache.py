@@ -126,6 +126,12 @@ class Entry:
         return self.arrays[name]
 
     @property
+    def held(self) -> int:
+        """Bytes that it keeps in memory; memory-mapped arrays do not count."""
+        arrays = sum(array.nbytes for array in self.arrays.values() if not isinstance(array, np.memmap))
+        return arrays + 64 * sum(map(len, self.lists.values()))
+
+    @property
     def array_bytes(self) -> int:
         """Size of the arrays alone: the same whether the entry was computed or read."""
         return sum(array.nbytes for array in self.arrays.values())
@@ -279,13 +285,19 @@ class Cache:
         self._shrink()
 
     def _shrink(self) -> None:
-        def held() -> int:
-            return sum(e.bytes for e in self._entries.values()) + sum(n for _, n, _ in self._objects.values())
+        """Forgets the least recently used of what holds most, entries or objects, down to the bound."""
+        entries = sum(entry.held for entry in self._entries.values())
+        objects = sum(size for _, size, _ in self._objects.values())
+        while entries + objects > self.memory_bytes and len(self._entries) + len(self._objects) > 1:
+            if (entries >= objects and len(self._entries) > 1) or not self._objects:
+                entries -= self._entries.popitem(last=False)[1].held
+            else:
+                objects -= self._objects.popitem(last=False)[1][1]
 
-        while held() > self.memory_bytes and len(self._entries) > 1:
-            self._entries.popitem(last=False)
-        while held() > self.memory_bytes and len(self._objects) > 1:
-            self._objects.popitem(last=False)
+    @property
+    def held(self) -> int:
+        """Bytes in memory. Memory-mapped arrays are the system's to keep or drop and do not count."""
+        return sum(e.held for e in self._entries.values()) + sum(size for _, size, _ in self._objects.values())
 
     # -------------------------------------------------------------- disk
 

@@ -300,9 +300,7 @@ class _Work:
             lambda: Payload(CorpusIndex.build(documents).arrays()),
             f"{len(documents)} documents",
         )
-        return self.cache.once(
-            f"corpus_index:{entry.key}", lambda: CorpusIndex.from_arrays(entry.arrays), lambda _: entry.bytes
-        )
+        return self.cache.once(f"corpus_index:{entry.key}", lambda: CorpusIndex.from_arrays(entry.arrays), lambda _: 0)
 
     # ---------------------------------------------------------------- facts
 

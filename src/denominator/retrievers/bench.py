@@ -21,7 +21,10 @@ from denominator.types import Floats, Ints
 
 
 class Retriever(Protocol):
-    """An opened index. `facts` are numbers about it (`index_bytes`, `truncated_chunks`, …) for the record."""
+    """An opened index. `facts` are numbers about it (`index_bytes`, `truncated_chunks`, …) for the record.
+
+    Optional `held`: bytes of memory that it keeps beyond what its cache entries hold.
+    """
 
     facts: Mapping[str, float]
 
@@ -66,7 +69,7 @@ class Bench:
     def opened(self, part: FirstStage) -> Retriever:
         """The part's index over these chunks, opened once in a process."""
         key = sha(["open", describe(part), self.table.key])
-        return self.cache.once(key, lambda: part.open(self), lambda made: int(2 * made.facts.get("index_bytes", 0)))
+        return self.cache.once(key, lambda: part.open(self), lambda made: getattr(made, "held", 0))
 
     def scorer(self, part: FirstStage) -> Scorer:
         """The opened part, which must be able to score given pairs. Raises ConfigError where it cannot."""

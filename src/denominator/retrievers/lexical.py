@@ -134,6 +134,7 @@ class LexicalIndex:
         # Terms × chunks by rows is what bm25s stores as chunks × terms by columns.
         weights = (entry["data"].astype(np.float64), np.asarray(entry["indices"]), np.asarray(entry["indptr"]))
         self.weights = csr_matrix(weights, shape=(len(self.numbers), chunks))
+        self.held = 16 * len(weights[0]) + 200 * len(self.numbers)
 
     def _questions(self, queries: Queries) -> tuple[Any, Ints]:
         """Questions × terms (how often), and how many terms each question has, unknown ones included."""
