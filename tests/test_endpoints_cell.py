@@ -104,10 +104,10 @@ def test_end_to_end(server, tmp_path):
     asked = len(server.requests)
     again = run_cell(cell(server), Cache(tmp_path))
     assert len(server.requests) == asked
-    assert outcomes_to_lines(again.outcomes) == outcomes_to_lines(result.outcomes)
+    assert list(outcomes_to_lines(again.outcomes)) == list(outcomes_to_lines(result.outcomes))
     assert again.facts == result.facts
     assert again.cell_key == result.cell_key
-    for text in (json.dumps(outcomes_to_lines(result.outcomes)), repr(result), repr(cell(server))):
+    for text in (json.dumps(list(outcomes_to_lines(result.outcomes))), repr(result), repr(cell(server))):
         assert "s3cret" not in text
 
 
@@ -155,7 +155,7 @@ def test_latency_is_that_of_the_server(server):
     server.answer = lambda request: (__import__("time").sleep(0.01), usual(request))[1]
     with_latency = replace(cell(server, answerer=None), latency=Latency(questions=2, repeats=1, warm_up=0))
     result = run_cell(with_latency, Cache(None))
-    assert result.facts["latency_ms_median"] > 20  # two requests of 10 ms each
+    assert result.facts["latency_ms_median"] > 15  # q1 takes two requests of 10 ms each, q4 one: nothing to rerank
 
 
 def test_a_judge_decides_free_text(server):
