@@ -497,6 +497,17 @@ def _estimate(name: str, outcomes: Sequence[Outcome], plan: Plan, empty: str) ->
     )
 
 
+def _judged(outcomes: Sequence[Outcome], eligible: Sequence[Outcome], plan: Plan) -> dict[str, Estimate]:
+    """`judged@K` where grades exist. It describes the labels, so its n is the eligible questions that have a value."""
+    found = {}
+    for name in (f"judged@{k}" for k in plan.ks):
+        if not any(name in o.values for o in outcomes):
+            continue
+        seen = [o for o in eligible if o.values.get(name) is not None]
+        found[name] = _estimate(name, seen, replace(plan, aggregation="macro"), "no_eligible")
+    return found
+
+
 def slice_values(outcome: Outcome, tag: str) -> tuple[str, ...]:
     """The slices of one tag that a question is in, as text; a list puts it in several."""
     value = outcome.tags.get(tag)
@@ -536,7 +547,7 @@ def summarize(
     if plan.evaluate == "abstention":
         metrics = {n: Estimate(None, 0, empty, k=parse_metric(n).k, level=parse_metric(n).level) for n in names}
     else:
-        metrics = {n: _estimate(n, eligible, plan, empty) for n in names}
+        metrics = {n: _estimate(n, eligible, plan, empty) for n in names} | _judged(outcomes, eligible, plan)
     tags = slice_tags(outcomes, plan) if plan.evaluate == "retrieval" else ()
     slices: dict[str, dict[str, dict[str, Estimate]]] = {}
     for tag in tags:

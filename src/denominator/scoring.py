@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +32,38 @@ DASH = "–"
 
 
 @dataclass(frozen=True, slots=True)
+class TieEnds:
+    """The worst and the best mean of a metric over all orders of tied hits; they differ on `questions` of n."""
+
+    low: float
+    high: float
+    questions: int
+    n: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def tie_ends(outcomes: Sequence[Outcome], summary: Summary, plan: Plan) -> dict[str, TieEnds]:
+    """For every metric that depends on the order of tied hits: between which means it lies. Undefined ones: none.
+
+    Where this is empty, no number owes anything to the tie rule.
+    """
+    eligible = [o for o in outcomes if o.state == "answerable"]
+    names = dict.fromkeys(name for o in eligible for name in o.ties)
+    found = {}
+    for name in (n for n in summary.metrics if n in names and summary.metrics[n].value is not None):
+        micro = summary.metrics[name].unit == "groups"
+        weights = [o.groups if micro else 1 for o in eligible]
+        ends = []
+        for end in (0, 1):
+            values = [o.ties[name][end] if name in o.ties else o.values[name] or 0.0 for o in eligible]
+            ends.append(math.fsum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights))
+        found[name] = TieEnds(ends[0], ends[1], sum(name in o.ties for o in eligible), len(eligible))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreReport:
     """What `score` says: the summary of the outcomes, and what has to be known beside it."""
 
@@ -50,6 +83,7 @@ class ScoreReport:
                 "corpus_hash": self.dataset.corpus_hash,
             },
             "ties": self.plan.ties,
+            "tie_range": {n: e.as_dict() for n, e in tie_ends(self.outcomes, self.summary, self.plan).items()},
             "depth": self.depth,
             "metric_version": METRIC_VERSION,
             "notes": list(self.notes),
@@ -229,6 +263,7 @@ def render_text(report: ScoreReport) -> str:
         names = [name for name, e in summary.metrics.items() if e.value is None and e.reason == reason]
         n = summary.metrics[names[0]].n
         lines.append(f"  undefined ({reason}, n = {n}): {', '.join(names)}")
+    lines += tie_lines(report)
     beside = [(f"partial {name}", e) for name, e in summary.partial.items() if e.n]
     if beside:
         lines += ["", *_columns([head, *(_estimate_row(name, e) for name, e in beside)])]
@@ -246,6 +281,16 @@ def render_text(report: ScoreReport) -> str:
     if report.notes:
         lines += ["", *(f"note: {note}" for note in report.notes)]
     return "\n".join(lines) + "\n"
+
+
+def tie_lines(report: ScoreReport) -> list[str]:
+    """How much of the numbers the tie rule decided, where it decided anything."""
+    ends = tie_ends(report.outcomes, report.summary, report.plan)
+    if not ends:
+        return []
+    rows = [[name, _number(e.low), _number(e.high), f"{e.questions} of {e.n} questions"] for name, e in ends.items()]
+    head = ["tied hits, in other orders", "worst", "best", "differ on"]
+    return ["", *_columns([head, *rows])]
 
 
 def _abstention_lines(report: ScoreReport) -> list[str]:
