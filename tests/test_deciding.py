@@ -20,6 +20,7 @@ from denominator.errors import JudgementError
 from denominator.evaluation import Summary, summarize
 from denominator.pipeline import DatasetFacts
 from denominator.tracking import Store, default_uri
+from denominator.tracking.files import OUTCOMES_HASH
 from denominator.types import Outcome, Plan, RecordedRun, StageTime
 from tests import report_runs
 
@@ -259,29 +260,49 @@ def test_unknown_sweep_run_metric_baseline_field(store: Store, capsys: pytest.Ca
         assert "Traceback" not in err
 
 
-def edit_line(path: Path, metric: str, value: float) -> None:
-    """Turns one answerable question's value into another."""
+def edit_line(path: Path, metric: str, value: float) -> float:
+    """Turns one answerable question's value into another; returns what it was."""
     lines = path.read_text(encoding="utf-8").splitlines()
     for i, line in enumerate(lines):
         row = json.loads(line)
         if row["state"] == "answerable" and row["values"][metric] != value:
+            before = float(row["values"][metric])
             row["values"][metric] = value
             lines[i] = json.dumps(row)
-            break
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            return before
+    raise AssertionError("nothing to edit")
 
 
-def test_a_tampered_artifact_is_refused_with_both_values(copy: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    edit_line(artifacts(copy, "hybrid · fixed · none") / "per_question.jsonl", "recall@5", 0.123)
+def forget_hash(store: Store, name: str) -> None:
+    """As an older version recorded it: without the hash of the outcomes."""
+    run = next(r for r in store.cells("sweep1") if r.name == name)
+    store.client.delete_tag(run.run_id, OUTCOMES_HASH)
+
+
+def test_a_tampered_artifact_is_refused(copy: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """Even a change that moves no figure: the question's text."""
+    file = artifacts(copy, "hybrid · fixed · none") / "per_question.jsonl"
+    file.write_text(file.read_text(encoding="utf-8").replace("What of", "What about", 1), encoding="utf-8")
     code, _, err = call(capsys, "report", "--out", copy.out)
     assert code == 2
     assert "hybrid · fixed · none" in err
-    if "recall_at_5: logged" in err:
-        found = re.search(r"recall_at_5: logged ([\d.]+), recomputed ([\d.]+)", err)
-        assert found is not None
-        assert found[1] != found[2]
-    else:
-        assert "changed since it was recorded" in err
+    assert "per_question.jsonl was changed since it was recorded" in err
+
+
+def test_figures_that_differ_are_refused_with_both_values(copy: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "hybrid · fixed · none"
+    before = next(r for r in copy.cells("sweep1") if r.name == name).metrics["recall_at_5"]
+    file = artifacts(copy, name) / "per_question.jsonl"
+    was = edit_line(file, "recall@5", 0.123)
+    forget_hash(copy, name)
+    code, _, err = call(capsys, "report", "--out", copy.out)
+    assert code == 2
+    assert name in err
+    found = re.search(r"recall_at_5: logged ([\d.]+), recomputed ([\d.]+)", err)
+    assert found is not None
+    assert float(found[1]) == before
+    assert float(found[2]) == pytest.approx(before + (0.123 - was) / 60, abs=1e-12)
 
 
 def test_a_tampered_metric_is_refused_with_both_values(copy: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,6 +319,7 @@ def test_a_tampered_metric_is_refused_with_both_values(copy: Store, capsys: pyte
 @pytest.mark.parametrize("content", [None, "", "not json\n", "[1, 2]\n", '{"id": "q"}\n'])
 def test_missing_and_broken_artifacts(copy: Store, capsys: pytest.CaptureFixture[str], content: str | None) -> None:
     file = artifacts(copy, "hybrid · fixed · mix") / "per_question.jsonl"
+    forget_hash(copy, "hybrid · fixed · mix")
     if content is None:
         file.unlink()
     else:

@@ -198,13 +198,22 @@ def shown_questions(
                 text=first.question or "(the question's text was not recorded)",
                 evidence=tuple(tuple(_evidence(e, texts) for e in group) for group in first.gold),
                 answers=tuple(
-                    Answered(name, o.values.get(metric), tuple(_found(h, o, texts) for h in o.hits[:SHOWN_HITS]))
+                    Answered(name, o.values.get(metric), tuple(_found(h, o, texts) for h in _first_hits(o)))
                     for name, o in outcomes.items()
                 ),
                 tags=tuple(f"{tag}: {_tag(value)}" for tag, value in sorted(first.tags.items())),
             )
         )
     return tuple(shown)
+
+
+def _first_hits(outcome: Outcome) -> tuple[Hit, ...]:
+    """The first hits and, when none of them holds evidence, the first one below that does."""
+    shown, rest = outcome.hits[:SHOWN_HITS], outcome.hits[SHOWN_HITS:]
+    gold = [e for group in outcome.gold for e in group]
+    if any(_touches(h, e) for h in shown for e in gold):
+        return shown
+    return (*shown, *[h for h in rest if any(_touches(h, e) for e in gold)][:1])
 
 
 def _tag(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from denominator.types import METRIC_VERSION, Outcome, Plan
 if TYPE_CHECKING:
     from denominator.pipeline import CellResult
 
+OUTCOMES_HASH = "outcomes_sha256"  # tag: what per_question.jsonl was when it was recorded
 TABLE_ROWS = 1_000
 TABLE_TEXT = 160
 
@@ -161,6 +163,12 @@ def write_cell_files(
     recalls = {k: summary.metrics[f"recall@{k}"] for k in result.plan.ks if f"recall@{k}" in summary.metrics}
     recall_curve(recalls, f"{result.name}: recall@K").savefig(figures / "recall_at_k.png")
     confidence_by_class(result.outcomes, f"{result.name}: confidence by class").savefig(figures / "confidence.png")
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def pretty(value: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from denominator.errors import StoreError
 from denominator.masking import mask
 from denominator.records import ledger_from_json, outcomes_from_lines, plan_from_json
+from denominator.tracking.files import OUTCOMES_HASH, file_hash
 from denominator.tracking.store import Store, StoredRun, open_client, resolve_uri, retry
 from denominator.types import RecordedRun
 
@@ -64,7 +65,7 @@ def load_sweep(
         if sweeps:
             sweep_id = sweeps[0].tags["sweep_id"]
         else:
-            cells = store.search("tags.kind = 'cell' and tags.recorded = 'true'", limit=1)
+            cells = store.search("tags.cell_key != '' and tags.recorded = 'true'", limit=1)
             if not cells:
                 raise StoreError(f"no sweep was recorded yet in the experiment {store.experiment!r}")
             sweep_id = cells[0].tags["sweep_id"]
@@ -79,6 +80,13 @@ def read_cell(store: Store, run: StoredRun) -> RecordedRun:
     """One recorded cell with its outcomes, plan, ledger and facts."""
     with store.files(run) as folder:
         try:
+            known = run.tags.get(OUTCOMES_HASH)
+            if known is not None and file_hash(folder / "per_question.jsonl") != known:
+                raise StoreError(
+                    f"run {run.name!r} ({run.run_id}): per_question.jsonl was changed since it was recorded "
+                    f"(recorded {known[:12]}…, found {file_hash(folder / 'per_question.jsonl')[:12]}…); "
+                    "run the sweep again with force=true"
+                )
             cell = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
             ledger = ledger_from_json(json.loads((folder / "ledger.json").read_text(encoding="utf-8")))
             prints = json.loads((folder / "fingerprint.json").read_text(encoding="utf-8"))
