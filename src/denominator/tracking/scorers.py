@@ -531,7 +531,17 @@ def evaluate(
     """
     import mlflow.genai
 
-    questions = [question_from(e, i, name=f"row {at}") for at, (e, i) in enumerate(_labels(data), 1)]
+    questions = []
+    for at, (expectations, inputs) in enumerate(_labels(data), 1):
+        questions.append(question_from(expectations, inputs, name=f"row {at}"))
+        empty = sorted(key for key, value in expectations.items() if value is None)
+        if empty:
+            raise InputError(
+                "MLflow takes no expectation of None",
+                path=f"expectations of {questions[-1].id!r}",
+                field=empty[0],
+                fix="leave the key out; a label that is absent is counted as missing",
+            )
     build_ledger(classify(questions), {}, eligibility=eligibility)
     with _few_workers(mlflow.get_tracking_uri()):
         result = mlflow.genai.evaluate(data=data, scorers=[*scorers, state()], predict_fn=predict_fn, **more)
