@@ -168,7 +168,7 @@ def test_unusable_labels_are_refused_before_the_app_is_called(store: Path) -> No
     with pytest.raises(InputError, match=r"did you mean 'answerable'"):
         scorers.evaluate(rows, [scorers.recall_at_k(5)], app)
     rows[1]["expectations"]["answerability"] = None  # MLflow would stop with "The `value` field must be specified"
-    with pytest.raises(InputError, match="'q2': field 'answerability'.*leave the key out"):
+    with pytest.raises(InputError, match=r"'q2': field 'answerability'.*leave the key out"):
         scorers.evaluate(rows, [scorers.recall_at_k(5)], app, eligibility="lenient")
     assert calls == []
 
