@@ -135,7 +135,7 @@ class ChatModel(Endpoint):
         return [found[key] if key in found else wrong[key] for key in keys]
 
     def bill(self, replies: Sequence[dict[str, Any] | str], name: str) -> dict[str, float]:
-        """Tokens and money of replies, each distinct one once as it was asked once."""
+        """Tokens and money of the replies to all questions; a failed one costs nothing here."""
         told = [reply for reply in replies if not isinstance(reply, str)]
         tokens_in, tokens_out = sum(reply["in"] for reply in told), sum(reply["out"] for reply in told)
         facts = {f"{name}_tokens_in": float(tokens_in), f"{name}_tokens_out": float(tokens_out)}
