@@ -17,7 +17,6 @@ from denominator.endpoints.client import Endpoint, EndpointError, filled, filled
 from denominator.errors import ConfigError
 from tests.http_server import Reply, serving
 
-
 REAL_SLEEP = module.sleep
 
 
