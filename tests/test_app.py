@@ -307,6 +307,15 @@ def test_the_store_of_an_earlier_failure_to_record_is_caught_up(
     assert len(load_sweep(store=store_of(workplace, "away"))) == 2
 
 
+def test_a_configuration_that_occurs_twice_is_one_cell(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = ("sweep", "chunker=whole,whole", "reranker=none", "tracking.experiment=twice")
+    assert call(workplace, monkeypatch, *grid) == 0
+    assert "1 computed" in capsys.readouterr().out
+    assert len(store_of(workplace, "twice").search("tags.kind = 'cell'")) == 1
+
+
 def test_strict_labels_stop_a_sweep_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -75,18 +76,19 @@ def conf_dir() -> Path:
 
 
 class _Loader(ConfigLoaderImpl):
-    """Composes each set of overrides once, and keeps literal secrets out of what Hydra writes to disk.
+    """Composes each cell of a grid once, and keeps literal secrets out of what Hydra writes to disk.
 
-    Hydra composes a cell to validate it and again to run it, and we compose it before both. A configuration is a
-    function of its overrides, so the first one serves all three; workers start without it (see `__getstate__`).
+    We compose a cell to check it, Hydra composes it again to validate it and once more to run it (which then changes
+    it). A configuration is a function of its overrides, so the first one is kept for these two; whoever asks for more,
+    and workers of other processes, get a new one.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.composed: dict[tuple[str, ...], DictConfig] = {}
+        self.kept: dict[tuple[str, ...], tuple[DictConfig, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"composed": {}}
+        return self.__dict__ | {"kept": {}}
 
     def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
         made = super().load_configuration(*args, **kwargs)
@@ -95,11 +97,19 @@ class _Loader(ConfigLoaderImpl):
             _hide_literals(made)
         return made
 
+    def keep(self, master: DictConfig, overrides: list[str]) -> DictConfig:
+        """Composes a cell and keeps it for Hydra's two uses."""
+        made = super().load_sweep_config(master, overrides)
+        self.kept[tuple(overrides)] = (made, 2)
+        return made
+
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        key = (*_lines(master_config.hydra.overrides.hydra), "", *sweep_overrides)
-        if key not in self.composed:
-            self.composed[key] = super().load_sweep_config(master_config, sweep_overrides)
-        return self.composed[key]
+        made, uses = self.kept.pop(tuple(sweep_overrides), (None, 0))
+        if made is None:
+            return super().load_sweep_config(master_config, sweep_overrides)
+        if uses > 1:
+            self.kept[tuple(sweep_overrides)] = (made, uses - 1)
+        return made
 
 
 def _lines(node: Any) -> list[str]:
@@ -149,6 +159,7 @@ class Grid:
 
     varying: frozenset[str] = frozenset()
     chunker_varies: bool = True
+    searched: bool = False  # a sweeper chooses the cells while it runs
 
 
 def split_override(text: str) -> tuple[str, str]:
@@ -432,13 +443,13 @@ def compose_jobs(app: Application, mode: Mode) -> tuple[list[Job], DictConfig, G
     master = compose_master(app, RunMode.MULTIRUN)
     lists = expand(app, master)
     if lists is None:
-        return [], master, Grid(frozenset({"*"})), False
+        return [], master, Grid(searched=True), False
     grid = grid_of(lists, mode)
     jobs = []
     distinct = list(dict.fromkeys(tuple(job) for job in lists))
     for number, overrides in enumerate(map(list, distinct)):
         try:
-            cfg = app.loader.load_sweep_config(master, overrides)
+            cfg = app.loader.keep(master, overrides)
         except (HydraException, OmegaConfBaseException) as error:
             raise explain(error, app.loader, _known_for(app, overrides), overrides) from error
         jobs.append(_prepared(cfg, overrides, number, grid))
@@ -548,7 +559,7 @@ def _worker_context(cfg: DictConfig) -> Context:
     told = json.loads((events.path.parent / "launch.json").read_text(encoding="utf-8"))
     store = Store(resolve_uri(settings.tracking.uri, out, folder), settings.tracking.experiment, out)
     numbers = {tuple(job): i for i, job in enumerate(told["jobs"])}
-    grid = Grid(frozenset(told["varying"]), told["chunker_varies"])
+    grid = Grid(frozenset(told["varying"]), told["chunker_varies"], told["searched"])
     return Context(told["sweep_id"], folder, out, events, store, Cache(out / "cache"), grid, {}, numbers, {})
 
 
@@ -561,10 +572,11 @@ def _root(cfg: DictConfig) -> dict[str, Any]:
     return {str(k): v for k, v in made.items()}
 
 
-def job(cfg: DictConfig) -> float | None:
+def job(cfg: DictConfig) -> float:
     """What Hydra runs for each cell, in whatever process. Never raises but for an interruption.
 
-    Returns the headline's value, or None when the cell failed or its headline is undefined.
+    Returns the headline's value for a sweeper that searches; NaN, which it takes as a failed trial, when the cell
+    failed or its headline is undefined.
     """
     global _context  # noqa: PLW0603  # one per process, as Hydra calls a plain function
     if _context is None:
@@ -579,12 +591,13 @@ def job(cfg: DictConfig) -> float | None:
             made = known or prepare(cfg, hydra.runtime.choices, overrides, number, context.grid)
         except DenominatorError as error:
             context.events.say(number, "failed", error=mask(str(error)), overrides=[mask(o) for o in overrides])
-            return None
+            return math.nan
         try:
-            return _run(context, made)
+            value = _run(context, made)
         except Exception as error:  # before the cell itself: its data cannot be read, a lock cannot be made
             context.events.say(number, "failed", name=made.name, error=mask(f"{type(error).__name__}: {error}"))
-            return None
+            return math.nan
+    return math.nan if value is None else value
 
 
 def _run(context: Context, made: Job) -> float | None:
@@ -597,8 +610,7 @@ def _run(context: Context, made: Job) -> float | None:
     data = context.dataset(made.cell)
     key = made.cell.key(data.dataset_hash, data.corpus_hash)
     if key in context.recorded:
-        say(number, "reused", name=made.name, cell_key=key)
-        return None
+        return _reused(context, made, key)
     say(number, "started", name=made.name, cell_key=key)
     locks = context.out / "hydra" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
@@ -608,6 +620,17 @@ def _run(context: Context, made: Job) -> float | None:
             return _recorded(context, made, data, key)
         finally:
             lock.unlink(missing_ok=True)
+
+
+def _reused(context: Context, made: Job, key: str) -> float | None:
+    """A cell of the record stands for itself. Its value is read only where a sweeper asks for it."""
+    run_id = context.recorded[key]
+    context.events.say(made.number, "reused", name=made.name, cell_key=key, run_id=run_id)
+    if not context.grid.searched:
+        return None
+    (run,) = context.store.get([run_id])
+    value: float | None = run.estimate(run.tags["headline_metric"]).value
+    return value
 
 
 def _recorded(context: Context, made: Job, data: Dataset, key: str) -> float | None:
@@ -620,8 +643,7 @@ def _recorded(context: Context, made: Job, data: Dataset, key: str) -> float | N
                 found = store.recorded([key])
                 if found:
                     context.recorded |= found
-                    say(number, "reused", name=made.name, cell_key=key)
-                    return None
+                    return _reused(context, made, key)
             run_id = store.start_cell(made.name, key, context.sweep_id, made.overrides)
         except StoreError:
             run_id = None  # the store is away: the outcomes will wait on disk
@@ -910,6 +932,7 @@ def _tell_workers(context: Context, jobs: Sequence[Job]) -> None:
         "jobs": [list(j.overrides) for j in jobs],
         "varying": sorted(context.grid.varying),
         "chunker_varies": context.grid.chunker_varies,
+        "searched": context.grid.searched,
     }
     (context.launch / "launch.json").write_text(json.dumps(told), encoding="utf-8")
 
@@ -926,7 +949,7 @@ def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
 
     result.data = context.data
     result.runs = {key: context.recorded[key] for key in result.keys.values() if key in context.recorded}
-    result.runs |= {e["cell_key"]: e["run_id"] for e in result.ends.values() if e["what"] == "recorded"}
+    result.runs |= {e["cell_key"]: e["run_id"] for e in result.ends.values() if e.get("run_id")}
     try:
         if result.lost:
             context.store.bury()

@@ -50,8 +50,12 @@ class Events:
         return [json.loads(line) for line in text[:end].splitlines()], start + end
 
     def ends(self) -> dict[int, dict[str, Any]]:
-        """Job number → its last event, when that says how the cell ended."""
-        return {e["job"]: e for e in self.read()[0] if e["what"] in ENDED}
+        """Job number → how it ended. A cell that occurs twice in a grid was computed, not found, in this call."""
+        found: dict[int, dict[str, Any]] = {}
+        for event in self.read()[0]:
+            if event["what"] in ENDED and not (event["what"] == "reused" and event["job"] in found):
+                found[event["job"]] = event
+        return found
 
 
 def console(stream: Any = None, *, width: int | None = None) -> Console:
