@@ -41,6 +41,7 @@ QUESTION_FIELDS = (
     "source_state",
     "shown",
     "evidence",
+    "label_provenance",
 )
 EVIDENCE_FIELDS = ("document_id", "start", "end", "text", "whole")
 MOST_OFFSET = 2**40
