@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from denominator.errors import ConfigError, DenominatorError, StoreError
 from denominator.masking import mask
 from denominator.tracking.facts import NOTE_LIMIT, Facts, alive, base_tags, cell_facts, git_commit, process_tags
-from denominator.tracking.files import plain_json, pretty, write_cell_files
+from denominator.tracking.files import OUTCOMES_HASH, file_hash, plain_json, pretty, write_cell_files
 from denominator.tracking.spelling import param_text, shortened, spell
 from denominator.types import Estimate
 
@@ -416,6 +416,7 @@ class Store:
         facts = cell_facts(result, sweep_id, settings=settings, commit=self.commit, overrides=overrides)
         folder = self.out / "pending" / f"{result.cell_key[:16]}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         write_cell_files(folder / "artifacts", result, config=config, overrides=overrides, texts=texts)
+        facts.tags[OUTCOMES_HASH] = file_hash(folder / "artifacts" / "per_question.jsonl")
         _write_json(folder / "payload.json", facts.as_json() | {"owner": process_tags()})
         run_id = self._send(folder, facts, run_id)
         shutil.rmtree(folder, ignore_errors=True)
