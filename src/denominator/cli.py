@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
     _delegate(doctor, "denominator.doctor", "add_arguments", "run")
     _delegate(schema, "denominator.schema", "add_arguments", "run")
     _delegate(score, "denominator.scoring", "add_arguments", "run")
-    _delegate(audit, "denominator.scoring", "add_audit_arguments", "run_audit")
+    _delegate(audit, "denominator.auditing", "add_arguments", "run_audit")
     deciding = {
         "report": "the decision as one HTML file",
         "compare": "two runs, question by question",

@@ -62,7 +62,7 @@ def latest_sweep(store: Store) -> str:
     sweeps = store.sweeps()
     if sweeps:
         return sweeps[0].tags["sweep_id"]
-    cells = store.search("tags.kind = 'cell' and tags.recorded = 'true'", limit=1)
+    cells = store.search("tags.cell_key != '' and tags.recorded = 'true'", limit=1)
     if not cells:
         raise StoreError(
             f"nothing was recorded yet in the experiment {store.experiment!r}; run `denominator sweep` first"
@@ -93,7 +93,7 @@ def pick(store: Store, cells: Sequence[StoredRun], names: Sequence[str]) -> list
         found = _named(cells, text)
         if not found:
             if not everything:
-                everything.extend(_one_each(store.search("tags.kind = 'cell' and tags.recorded = 'true'")))
+                everything.extend(_one_each(store.search("tags.cell_key != '' and tags.recorded = 'true'")))
             found = _named(everything, text)
         return found
 

@@ -59,7 +59,7 @@ def verdict(health: Health) -> str:
 
 def render_text(health: Health) -> str:
     """What a terminal shows: who counts, findings with ids and advice, sizes, what can be detected."""
-    from denominator.scoring import _columns
+    from denominator.scoring import columns
 
     states = ", ".join(f"{count:,} {state}" for state, count in health.states.items() if count)
     lines = [f"{health.name}: {health.questions:,} questions = {states or 'none'}; {health.documents:,} documents", ""]
@@ -74,7 +74,7 @@ def render_text(health: Health) -> str:
     ]
     if rows:
         table = [["sizes", "n", "min", "median", "p95", "max"], *rows]
-        lines += ["", *_columns(table, indent="")]
+        lines += ["", *columns(table, indent="")]
     lines += [
         "",
         f"least difference between two configurations that is found with probability {POWER:g} (α = {Plan().alpha:g}),",
@@ -86,7 +86,7 @@ def render_text(health: Health) -> str:
         for r in health.power
         if not r.tag or r.n >= LEAST
     ]
-    lines += _columns(table, indent="")
+    lines += columns(table, indent="")
     return "\n".join([*lines, "", verdict(health)]) + "\n"
 
 

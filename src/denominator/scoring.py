@@ -1,6 +1,6 @@
-"""The commands `score` and `audit`: a golden set and a recorded run in, numbers with n and reason out.
+"""The command `score`: a golden set and a recorded run in, numbers with n and reason out.
 
-Both read files, call the same `evaluate` and `summarize` as a sweep, and print; no number is made here.
+It reads files, calls the same `evaluate` and `summarize` as a sweep, and prints; no number is made here.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from denominator.errors import ConfigError, InputError
 from denominator.evaluation import Summary, evaluate, summarize
+from denominator.masking import mask
 from denominator.readers import native, runs, trec
 from denominator.readers.build import Evaluate
 from denominator.readers.textfiles import as_path
-from denominator.records import dumps, outcomes_to_lines
+from denominator.records import dumps, outcomes_to_lines, plan_to_json
 from denominator.types import METRIC_VERSION, Answer, Dataset, Estimate, Outcome, Plan, Result, Run
 
 if TYPE_CHECKING:
-    from denominator.audit import AuditReport, Recovered
+    from denominator.audit import AuditReport
+    from denominator.pipeline import CellResult
 
 POOL = 100
 DASH = "–"
@@ -44,7 +46,7 @@ class TieEnds:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def tie_ends(outcomes: Sequence[Outcome], summary: Summary, plan: Plan) -> dict[str, TieEnds]:
+def tie_ends(outcomes: Sequence[Outcome], summary: Summary) -> dict[str, TieEnds]:
     """For every metric that depends on the order of tied hits: between which means it lies. Undefined ones: none.
 
     Where this is empty, no number owes anything to the tie rule.
@@ -83,7 +85,7 @@ class ScoreReport:
                 "corpus_hash": self.dataset.corpus_hash,
             },
             "ties": self.plan.ties,
-            "tie_range": {n: e.as_dict() for n, e in tie_ends(self.outcomes, self.summary, self.plan).items()},
+            "tie_range": {n: e.as_dict() for n, e in tie_ends(self.outcomes, self.summary).items()},
             "depth": self.depth,
             "metric_version": METRIC_VERSION,
             "notes": list(self.notes),
@@ -172,8 +174,8 @@ def score(
         )
     results, said = _results(run, depth)
     notes = [*data.notes, *said]
-    columns = Run.from_results(results)
-    if run is not None and columns.depth is None and results:
+    table = Run.from_results(results)
+    if run is not None and table.depth is None and results:
         longest = max((len(r.hits) for r in results.values()), default=0)
         notes.append(
             f"the run does not say how many hits were asked for (longest list: {longest}); "
@@ -185,7 +187,7 @@ def score(
         base,
         ks=tuple(sorted(set(ks))),
         eligibility="lenient" if lenient else "strict",
-        pool=columns.depth or POOL,
+        pool=table.depth or POOL,
         cluster=cluster,
         slices=tuple(slices),
         threshold=threshold,
@@ -199,7 +201,7 @@ def score(
         corpus_ids = {d.id for d in data.documents}
     outcomes = evaluate(
         data.questions,
-        columns,
+        table,
         plan,
         index=index,
         corpus_ids=corpus_ids,
@@ -207,27 +209,27 @@ def score(
         label_source=data.label_source,
     )
     summary = summarize(outcomes, plan, label_source=data.label_source, chunker_varies=False)
-    return ScoreReport(data, plan, outcomes, summary, columns.depth, tuple(notes))
+    return ScoreReport(data, plan, outcomes, summary, table.depth, tuple(notes))
 
 
 # ------------------------------------------------------------------ text and CSV
 
 
-def _number(value: float | None, digits: int = 4) -> str:
+def number(value: float | None, digits: int = 4) -> str:
     return DASH if value is None else f"{value:.{digits}f}"
 
 
-def _interval(e: Estimate) -> str:
+def interval(e: Estimate) -> str:
     return DASH if e.ci_low is None or e.ci_high is None else f"[{e.ci_low:.4f}, {e.ci_high:.4f}]"
 
 
-def _columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
-    """Left-aligned first column, right-aligned numbers; as wide as its widest cell, so nothing is cut."""
+def columns(rows: Sequence[Sequence[str]], indent: str = "  ", *, right: Sequence[int] = (1, 2)) -> list[str]:
+    """Columns as wide as their widest cell, so that nothing is cut; those in `right` are numbers."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:
         cells = [
-            cell.rjust(width) if i in (1, 2) else cell.ljust(width)
+            cell.rjust(width) if i in right else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append((indent + "  ".join(cells)).rstrip())
@@ -235,10 +237,10 @@ def _columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
 
 
 def _estimate_row(name: str, e: Estimate) -> list[str]:
-    return [name, _number(e.value), str(e.n), _interval(e), e.reason or e.ci_method or ""]
+    return [name, number(e.value), str(e.n), interval(e), e.reason or e.ci_method or ""]
 
 
-def _ledger_lines(report: ScoreReport) -> list[str]:
+def ledger_lines(report: ScoreReport) -> list[str]:
     ledger = report.summary.ledger
     states = ", ".join(f"{count} {state}" for state, count in ledger.states.items() if count)
     lines = [
@@ -254,11 +256,11 @@ def _ledger_lines(report: ScoreReport) -> list[str]:
 def render_text(report: ScoreReport) -> str:
     """The tables for a terminal: every value with its n and interval, or the reason why there is none."""
     summary = report.summary
-    lines = [*_ledger_lines(report), ""]
+    lines = [*ledger_lines(report), ""]
     head = ["metric", "value", "n", "95 % interval" if report.plan.alpha == 0.05 else "interval", ""]
     shown = {name: e for name, e in summary.metrics.items() if e.value is not None}
     if shown:
-        lines += _columns([head, *(_estimate_row(name, e) for name, e in shown.items())])
+        lines += columns([head, *(_estimate_row(name, e) for name, e in shown.items())])
     for reason in dict.fromkeys(e.reason for e in summary.metrics.values() if e.value is None):
         names = [name for name, e in summary.metrics.items() if e.value is None and e.reason == reason]
         n = summary.metrics[names[0]].n
@@ -266,7 +268,7 @@ def render_text(report: ScoreReport) -> str:
     lines += tie_lines(report)
     beside = [(f"partial {name}", e) for name, e in summary.partial.items() if e.n]
     if beside:
-        lines += ["", *_columns([head, *(_estimate_row(name, e) for name, e in beside)])]
+        lines += ["", *columns([head, *(_estimate_row(name, e) for name, e in beside)])]
     sliced = [
         (f"{name} · {tag}={value}", e)
         for tag, values in summary.slices.items()
@@ -274,7 +276,7 @@ def render_text(report: ScoreReport) -> str:
         for name, e in metrics.items()
     ]
     if sliced:
-        lines += ["", *_columns([["slice", *head[1:]], *(_estimate_row(name, e) for name, e in sliced)])]
+        lines += ["", *columns([["slice", *head[1:]], *(_estimate_row(name, e) for name, e in sliced)])]
     lines += ["", *_abstention_lines(report)]
     if summary.audit is not None:
         lines += ["", *audit_lines(summary.audit)]
@@ -285,12 +287,12 @@ def render_text(report: ScoreReport) -> str:
 
 def tie_lines(report: ScoreReport) -> list[str]:
     """How much of the numbers the tie rule decided, where it decided anything."""
-    ends = tie_ends(report.outcomes, report.summary, report.plan)
+    ends = tie_ends(report.outcomes, report.summary)
     if not ends:
         return []
-    rows = [[name, _number(e.low), _number(e.high), f"{e.questions} of {e.n} questions"] for name, e in ends.items()]
+    rows = [[name, number(e.low), number(e.high), f"{e.questions} of {e.n} questions"] for name, e in ends.items()]
     head = ["tied hits, in other orders", "worst", "best", "differ on"]
-    return ["", *_columns([head, *rows])]
+    return ["", *columns([head, *rows])]
 
 
 def _abstention_lines(report: ScoreReport) -> list[str]:
@@ -309,19 +311,19 @@ def _abstention_lines(report: ScoreReport) -> list[str]:
         ("f1", block.f1),
         ("mcc", block.mcc),
     ]
-    return [*lines, *_columns([_estimate_row(name, e) for name, e in rows])]
+    return [*lines, *columns([_estimate_row(name, e) for name, e in rows])]
 
 
 def audit_lines(audit: AuditReport, *, tools: bool = False) -> list[str]:
     """What each convention would have reported and how far off that is; with `tools` also who does it."""
     share = "" if audit.u is None else f", {audit.empty} of {audit.seen} gold lists empty"
-    lines = [f"audit of {audit.metric}: corrected {_number(audit.r)} over n = {audit.n}{share}"]
+    lines = [f"audit of {audit.metric}: corrected {number(audit.r)} over n = {audit.n}{share}"]
     if audit.reason is not None:
         lines[0] += f" ({audit.reason})"
     if not audit.conventions:
         return lines
-    rows = [[c.name, _number(c.reported), str(c.n), _signed(c.inflation)] for c in audit.conventions]
-    lines += _columns([["convention", "reports", "n", "inflation"], *rows])
+    rows = [[c.name, number(c.reported), str(c.n), _signed(c.inflation)] for c in audit.conventions]
+    lines += columns([["convention", "reports", "n", "inflation"], *rows])
     if audit.inflation is not None:
         lines.append(
             f"  empty_is_one is off by {_signed(audit.inflation)} = {_signed(audit.from_empty)} from empty lists, "
@@ -377,6 +379,86 @@ def write_atomically(path: str | Path, text: str) -> None:
         ) from None
 
 
+# ------------------------------------------------------------------ into the record
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """Where a scored run is in the record; `new` is false when exactly this was recorded before."""
+
+    run_id: str
+    name: str
+    experiment: str
+    uri: str
+    new: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def as_cell(report: ScoreReport, name: str, params: Mapping[str, str]) -> CellResult:
+    """A scored run in the form of a finished cell, so that the same code writes it and reads it back.
+
+    Its key is made of content (outcomes, plan, data, versions), not of names: the same run is recorded once.
+    """
+    from denominator import __version__
+    from denominator.fingerprint import sha
+    from denominator.pipeline import CellResult, DatasetFacts, fingerprints_of
+
+    key = sha(
+        {
+            "score": "".join(outcomes_to_lines(report.outcomes)),
+            "plan": plan_to_json(report.plan),
+            "ledger": report.summary.ledger.as_dict(),
+            "dataset_hash": report.dataset.dataset_hash,
+            "corpus_hash": report.dataset.corpus_hash,
+            "metric_version": METRIC_VERSION,
+            "version": __version__,
+        }
+    )
+    return CellResult(
+        cell_key=key,
+        name=name,
+        params=dict(params),
+        plan=report.plan,
+        dataset=DatasetFacts.of(report.dataset),
+        outcomes=report.outcomes,
+        summary=report.summary,
+        timings=(),
+        facts={},
+        fingerprints=fingerprints_of(report.summary, report.plan, report.dataset),
+        notes=report.notes,
+    )
+
+
+def log(
+    report: ScoreReport,
+    name: str,
+    *,
+    params: Mapping[str, str] | None = None,
+    uri: str | None = None,
+    experiment: str = "denominator",
+    out: str | Path = "denominator-out",
+) -> Logged:
+    """Records a scored run in MLflow under the names, tags, tables and files of a sweep's cell, with `kind=score`.
+
+    `uri`: the store, else MLFLOW_TRACKING_URI, else `mlflow.db` in `out`. Raises StoreError when it cannot be written.
+    """
+    from denominator.tracking import Store, resolve_uri
+
+    if not name.strip():
+        raise ConfigError("--run-name is empty; give the run a name")
+    folder = Path(out).absolute()
+    store = Store.open(resolve_uri(uri, folder, Path.cwd()), experiment, folder)
+    result = as_cell(report, name, params or {})
+    before = store.search(f"tags.cell_key = '{result.cell_key}' and tags.recorded = 'true'", limit=1)
+    if before:
+        return Logged(before[0].run_id, before[0].name, store.experiment, mask(store.uri), new=False)
+    texts = {d.id: d.text for d in report.dataset.documents}
+    run_id = store.log_cell(result, result.cell_key[:12], texts=texts, kind="score")
+    return Logged(run_id, name, store.experiment, mask(store.uri), new=True)
+
+
 # ------------------------------------------------------------------ the command `score`
 
 
@@ -390,7 +472,7 @@ def _ks(text: str) -> tuple[int, ...]:
     return ks
 
 
-def _inputs(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def add_inputs(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument("--golden", required=required, metavar="FILE", help="golden set: JSON lines or TREC qrels")
     parser.add_argument("--run", metavar="FILE", help="recorded run: JSON lines or a TREC run")
     parser.add_argument("-k", type=_ks, default=(1, 3, 5, 10), metavar="1,5", help="cut-offs (default: 1,3,5,10)")
@@ -405,7 +487,7 @@ def _inputs(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `denominator score`."""
-    _inputs(parser, required=True)
+    add_inputs(parser, required=True)
     parser.add_argument("--answers", metavar="FILE", help="recorded answers: JSON lines")
     parser.add_argument("--corpus", metavar="FILE", help="documents: checks the gold and enables coverage by spans")
     parser.add_argument("--cluster", metavar="FIELD", help="field that says which questions belong together")
@@ -417,10 +499,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="one JSON object")
     form.add_argument("--csv", action="store_true", help="one row for each value")
     parser.add_argument("--per-question", metavar="FILE", help="write one JSON line for each question")
+    record = parser.add_argument_group("into the record")
+    record.add_argument(
+        "--mlflow",
+        nargs="?",
+        const="",
+        metavar="URI",
+        help="log it as a run (default: MLFLOW_TRACKING_URI, or mlflow.db in --out)",
+    )
+    record.add_argument("--experiment", metavar="NAME", help="with --mlflow (default: denominator)")
+    record.add_argument("--run-name", metavar="NAME", help="with --mlflow (default: the name of the run file)")
+    record.add_argument("--out", metavar="DIR", help="with --mlflow: output folder (default: denominator-out)")
 
 
 def run(args: argparse.Namespace) -> int:
     """`denominator score`: prints the report, 0. Errors are raised for the command line to show."""
+    for option in ("experiment", "run_name", "out"):
+        if args.mlflow is None and getattr(args, option) is not None:
+            raise ConfigError(f"--{option.replace('_', '-')} belongs to --mlflow")
     report = score(
         args.golden,
         args.run,
@@ -439,102 +535,31 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.per_question is not None:
         write_atomically(args.per_question, "".join(outcomes_to_lines(report.outcomes)))
+    logged = _logged(report, args) if args.mlflow is not None else None
     if args.json:
-        sys.stdout.write(dumps(report.as_dict()) + "\n")
-    else:
-        sys.stdout.write(render_csv(report) if args.csv else render_text(report))
+        said = report.as_dict() | ({} if logged is None else {"mlflow": logged.as_dict()})
+        sys.stdout.write(dumps(said) + "\n")
+        return 0
+    sys.stdout.write(render_csv(report) if args.csv else render_text(report))
+    if logged is not None:
+        how = "recorded" if logged.new else "recorded before, nothing added:"
+        text = f"{how} {logged.name!r}, run {logged.run_id}, experiment {logged.experiment}\n{logged.uri}\n"
+        (sys.stderr if args.csv else sys.stdout).write(text)
     return 0
 
 
-# ------------------------------------------------------------------ the command `audit`
-
-
-@dataclass(frozen=True, slots=True)
-class AuditResult:
-    """One audit for each K over the same outcomes."""
-
-    report: ScoreReport
-    audits: Mapping[str, AuditReport]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "ledger": self.report.summary.ledger.as_dict(),
-            "audit": {name: audit.as_dict() for name, audit in self.audits.items()},
-            "metric_version": METRIC_VERSION,
-            "notes": list(self.report.notes),
-        }
-
-
-def audit(golden: str | Path | Dataset, run: str | Path | Mapping[str, Result], **options: Any) -> AuditResult:
-    """What each convention would have reported for this run; the options are those of `score`."""
-    from denominator.audit import audit_outcomes
-
-    report = score(golden, run, **options)
-    names = [f"recall@{k}" for k in report.plan.ks]
-    return AuditResult(report, {name: audit_outcomes(report.outcomes, name) for name in names})
-
-
-def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `denominator audit`."""
-    _inputs(parser, required=False)
-    parser.add_argument("--mean", type=float, metavar="X", help="a published mean, instead of golden set and run")
-    parser.add_argument("--unanswerable-share", type=float, metavar="U", help="share of questions without gold in it")
-    parser.add_argument(
-        "--convention",
-        choices=("one", "zero", "drop"),
-        help="what a question without gold scored in it: 1, 0, or left out",
+def _logged(report: ScoreReport, args: argparse.Namespace) -> Logged:
+    names = {key: getattr(args, key) for key in ("golden", "run", "answers", "corpus")}
+    params = {"dataset": report.dataset.name} | {k: Path(v).name for k, v in names.items() if v is not None}
+    if report.depth is not None:
+        params["depth"] = str(report.depth)
+    first = args.run if args.run is not None else args.answers
+    name = args.run_name if args.run_name is not None else Path(first).name
+    return log(
+        report,
+        name,
+        params=params,
+        uri=args.mlflow or None,
+        experiment=args.experiment or "denominator",
+        out=args.out or "denominator-out",
     )
-    parser.add_argument("--rounded", type=float, default=0.0, metavar="H", help="half width of its rounding (0.0005)")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
-
-
-def recovered_lines(found: Recovered) -> list[str]:
-    """The corrected value behind a mean, or why there is none."""
-    how = {"one": "1 for an empty list", "zero": "0 for an empty list", "drop": "empty lists left out"}
-    said = f"mean {found.naive:g}, {found.u:.4g} of the questions without gold, {how[found.convention]}"
-    if found.value is None:
-        return [f"{said}: no corrected value, {found.reason}"]
-    width = f", between {found.low:.5f} and {found.high:.5f}" if found.half_width else ""
-    return [
-        f"{said}: corrected {found.value:.4f}{width}",
-        "recovered by formula; it holds if exactly the unanswerable questions have an empty gold list",
-    ]
-
-
-def run_audit(args: argparse.Namespace) -> int:
-    """`denominator audit`: of a golden set and a run, or of a published mean."""
-    if args.mean is not None:
-        from denominator.audit import recover
-
-        if args.golden is not None or args.run is not None:
-            raise ConfigError("give either --mean or --golden and --run, not both")
-        if args.unanswerable_share is None or args.convention is None:
-            raise ConfigError("--mean needs --unanswerable-share and --convention (one, zero or drop)")
-        found = recover(args.mean, args.unanswerable_share, args.convention, args.rounded)
-        text = dumps({"recovered": found.as_dict()}) if args.json else "\n".join(recovered_lines(found))
-        sys.stdout.write(text + "\n")
-        return 0
-    if args.golden is None or args.run is None:
-        raise ConfigError("audit needs --golden and --run, or --mean with --unanswerable-share and --convention")
-    if args.unanswerable_share is not None or args.convention is not None:
-        raise ConfigError("--unanswerable-share and --convention belong to --mean")
-    result = audit(
-        args.golden,
-        args.run,
-        ks=args.k,
-        lenient=args.lenient,
-        assume_answerable=args.assume_answerable,
-        depth=args.depth,
-        min_grade=args.min_grade,
-        plan=Plan(ties=args.ties),
-    )
-    if args.json:
-        sys.stdout.write(dumps(result.as_dict()) + "\n")
-        return 0
-    lines = _ledger_lines(result.report)
-    last = len(result.audits) - 1
-    for i, one in enumerate(result.audits.values()):
-        lines += ["", *audit_lines(one, tools=i == last)]  # who does it is the same for every K
-    lines += ["", *(f"note: {note}" for note in result.report.notes)]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0

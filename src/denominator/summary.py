@@ -277,7 +277,7 @@ def latest(store: Store) -> str:
     sweeps = store.sweeps()
     if sweeps:
         return sweeps[0].tags["sweep_id"]
-    cells = store.search("tags.kind = 'cell'", limit=1)
+    cells = store.search("tags.cell_key != ''", limit=1)
     if not cells:
         raise StoreError(f"nothing was recorded yet in the experiment {store.experiment!r}")
     return cells[0].tags["sweep_id"]

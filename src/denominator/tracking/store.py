@@ -284,7 +284,7 @@ class Store:
     def recorded(self, cell_keys: Iterable[str]) -> dict[str, str]:
         """cell_key → run id of the newest complete run of each of these cells. Incomplete ones are to be run again."""
         wanted = set(cell_keys)
-        complete = "tags.kind = 'cell' and tags.recorded = 'true' and tags.incomplete = 'false'"
+        complete = "tags.cell_key != '' and tags.recorded = 'true' and tags.incomplete = 'false'"
         if len(wanted) <= 4:  # a few questions are cheaper than the whole experiment
             runs = [r for k in sorted(wanted) for r in self.search(f"{complete} and tags.cell_key = '{k}'", limit=1)]
         else:
@@ -302,7 +302,7 @@ class Store:
         Of several runs of a cell the newest recorded one is taken, else the newest.
         """
         best: dict[str, StoredRun] = {}
-        for run in self.search(f"tags.kind = 'cell' and tags.`sweep.{sweep_id}` = 'true'"):
+        for run in self.search(f"tags.cell_key != '' and tags.`sweep.{sweep_id}` = 'true'"):
             key = run.tags.get("cell_key", run.run_id)
             if key not in best or (run.recorded and not best[key].recorded):
                 best[key] = run
@@ -348,7 +348,7 @@ class Store:
         }
         if overrides:
             tags["overrides"] = shortened(mask(" ".join(overrides)), TAG_LIMIT)
-        for run in self.search(f"tags.kind = 'cell' and tags.cell_key = '{cell_key}' and tags.recorded = 'false'"):
+        for run in self.search(f"tags.cell_key = '{cell_key}' and tags.recorded = 'false'"):
             half_done = run.status in _LEFT or run.status == "FINISHED"
             if half_done and (_ours(run.tags) or not alive(run.tags)):
                 self._batch(run.run_id, tags=tags)
@@ -408,12 +408,15 @@ class Store:
         settings: Mapping[str, Any] | None = None,
         overrides: Sequence[str] = (),
         texts: Mapping[str, str] | None = None,
+        kind: str = "cell",
     ) -> str:
         """Writes a finished cell: files to `pending/` first, then one batch, the artifacts, and `recorded` last.
 
+        `kind` `score`: a run of another system that was scored, of the same form and read by the same commands.
         Raises StoreError when the store stays away; the outcomes are then safe in `pending/`.
         """
         facts = cell_facts(result, sweep_id, settings=settings, commit=self.commit, overrides=overrides)
+        facts.tags["kind"] = kind
         folder = self.out / "pending" / f"{result.cell_key[:16]}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         write_cell_files(folder / "artifacts", result, config=config, overrides=overrides, texts=texts)
         facts.tags[OUTCOMES_HASH] = file_hash(folder / "artifacts" / "per_question.jsonl")
