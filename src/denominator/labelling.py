@@ -1,7 +1,7 @@
 """The model behind `denominator label`: what has to be asked, what an answer means, and how it is written back.
 
-Nothing here talks to a person. `queue` says which questions are asked, `pooled` mixes candidates so that no retriever is
-favoured, `sentence_runs` and `locate` turn what was typed into spans, `changes_of` turns a decision into fields of the
+Nothing here talks to a person. `queue` says which questions are asked, `pooled` mixes candidates so that no retriever
+is favoured, `runs_of` and `locate` turn what was typed into spans, `changes_of` turns a decision into fields of the
 record, and `Book` is the file: it changes one line, keeps every other byte, and takes changes back.
 
 Groups are held as JSON here (`{"document_id", "start", "end", "text"}`, `{"document_id", "whole"}` or a bare id), so
@@ -29,7 +29,7 @@ from denominator.eligibility import Evaluate, lost_evidence, state_of
 from denominator.errors import InputError, MeasurementError
 from denominator.fingerprint import sha
 from denominator.readers.native import question_of
-from denominator.readers.textfiles import Row, as_path, byte_lines, decode, parse_json
+from denominator.readers.textfiles import Row, as_path, decode, parse_json
 from denominator.types import Document, Question
 
 DECIDED = ("answerable", "partial", "unanswerable")
@@ -93,7 +93,7 @@ def queue(
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A passage that is shown. `found_by` is for the record and never on screen; `query` is what was searched by hand."""
+    """A passage that is shown. `found_by` is for the record, never on screen; `query` is what was searched by hand."""
 
     doc: str
     start: int
@@ -125,7 +125,10 @@ def pooled(
             found.setdefault(passage, []).append(name)
     every = sorted(found)
     order = np.random.default_rng(int(sha(["label", seed])[:16], 16)).permutation(len(every))
-    return tuple(Candidate(*every[i], tuple(found[every[i]]), query) for i in order)
+    return tuple(
+        Candidate(doc, start, end, tuple(found[doc, start, end]), query)
+        for doc, start, end in (every[i] for i in order)
+    )
 
 
 # ------------------------------------------------------------------ what was typed
@@ -149,9 +152,7 @@ def runs_of(typed: str, most: int) -> list[tuple[int, int]] | None:
             return None
         first, last = int(match[1]), int(match[2] or match[1])
         if not 1 <= first <= last <= most:
-            raise ValueError(
-                f"{part.strip()}: the numbers are 1 to {most}" + (", the smaller first" if most > 1 else "")
-            )
+            raise ValueError(f"{part.strip()}: the numbers are 1 to {most}{', the smaller first' if most > 1 else ''}")
         runs.append((first, last))
     return runs
 
@@ -234,7 +235,9 @@ def gold_of(groups: Iterable[JsonGroup]) -> list[Any]:
 
 
 def grades_beside(grades: Mapping[str, int] | None, groups: Sequence[JsonGroup]) -> dict[str, int] | None:
-    """The grades that still go with the gold: none above 0 outside of it, none at or below 0 within; None if none is left.
+    """The grades that still go with the gold: none above 0 outside of it, none at or below 0 within it.
+
+    None if none is left.
 
     >>> grades_beside({"a": 2, "b": 0, "c": 1}, [("a",), ("b",)])
     {'a': 2}
@@ -303,7 +306,7 @@ class _Field:
 
 
 def _fields(text: str) -> tuple[list[_Field], int, str, str]:
-    """Where the value of each top-level field stands, where the last one ends, and how commas and colons are written."""
+    """Where the value of each top-level field stands, where the last one ends, how commas and colons are written."""
 
     def past(at: int) -> int:
         match = _BLANK.match(text, at)
@@ -346,9 +349,7 @@ def edited(text: str, changes: Mapping[str, Any], *, ascii_only: bool = False) -
             at = field.end
     made.append(text[at:last])
     there = {field.name for field in found}
-    new = [
-        f"{encoder.encode(name)}{colon}{encoder.encode(value)}" for name, value in changes.items() if name not in there
-    ]
+    new = [f"{encoder.encode(n)}{colon}{encoder.encode(value)}" for n, value in changes.items() if n not in there]
     if new:
         made.append((comma if found else "") + comma.join(new))
     return "".join([*made, text[last:]])
@@ -368,7 +369,6 @@ class Book:
     def __init__(self, path: str | Path) -> None:
         self.path = as_path(path)
         self.target = self.path.resolve()  # a link stays a link
-        lines = list(byte_lines(self.path, ends=True))  # names what is wrong with a file that cannot be read
         self._first = self._read()
         self._packed = self._first[:2] == b"\x1f\x8b"
         try:
@@ -380,11 +380,12 @@ class Book:
         self._ascii = content.isascii() and b"\\u" in content
         self._undo: list[tuple[str, bytes]] = []
         self._at: dict[str, int] = {}
-        for number, raw in lines:
-            if raw.strip():
-                value = parse_json(decode(raw, self.path, number), self.path, number)
+        for at in range(len(self._lines)):
+            text = self._split(at)[1]
+            if text.strip():
+                value = parse_json(text, self.path, at + 1)
                 if isinstance(value, dict) and isinstance(value.get("id"), str):
-                    self._at.setdefault(value["id"], number - 1)
+                    self._at.setdefault(value["id"], at)
 
     def __len__(self) -> int:
         """Changes that can be taken back."""
@@ -400,17 +401,17 @@ class Book:
         """The line of a question, from 1."""
         return self._at[identifier] + 1
 
-    def _split(self, identifier: str) -> tuple[bytes, str, bytes]:
-        """Byte-order mark, text and line end of a question's line."""
-        raw = self._lines[self._at[identifier]]
+    def _split(self, at: int) -> tuple[bytes, str, bytes]:
+        """Byte-order mark, text and line end of a line."""
+        raw = self._lines[at]
         head = _BOM if raw.startswith(_BOM) else b""
         tail = b"\r" if raw.endswith(b"\r") else b""
         body = raw[len(head) : len(raw) - len(tail)]
-        return head, decode(body, self.path, self.line(identifier)), tail
+        return head, decode(body, self.path, at + 1), tail
 
     def record(self, identifier: str) -> dict[str, Any]:
         """A question as the file has it now. Error: KeyError for an id that is not there."""
-        made: dict[str, Any] = parse_json(self._split(identifier)[1], self.path, self.line(identifier))
+        made: dict[str, Any] = parse_json(self._split(self._at[identifier])[1], self.path, self.line(identifier))
         return made
 
     def check_writable(self) -> None:
@@ -446,9 +447,9 @@ class Book:
 
     def write(self, identifier: str, changes: Mapping[str, Any]) -> None:
         """Changes fields of one question, on disk when this returns."""
-        head, text, tail = self._split(identifier)
-        made = head + edited(text, changes, ascii_only=self._ascii).encode("utf-8") + tail
         at = self._at[identifier]
+        head, text, tail = self._split(at)
+        made = head + edited(text, changes, ascii_only=self._ascii).encode("utf-8") + tail
         before = self._lines[at]
         self._put(at, made, None)
         self._undo.append((identifier, before))
@@ -475,6 +476,9 @@ class Book:
                 file.write(raw)
                 file.flush()
                 os.fsync(file.fileno())
+            mine = self.target.stat()
+            with suppress(OSError, AttributeError):  # not ours to give away, or a system without owners
+                os.chown(beside, mine.st_uid, mine.st_gid)
             shutil.copymode(self.target, beside)
             self.check_unchanged()
             beside.replace(self.target)
