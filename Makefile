@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
-.PHONY: help env demo test ci lint types contracts quick slow pythons wheel bench study ui clean
+.PHONY: help env demo test ci lint types contracts quick services slow pythons wheel bench study ui clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -51,7 +51,10 @@ quick: $(VENV)/.dev
 slow: $(VENV)/.dev
 	$(BIN)/pytest -q -m "slow or service"
 
-ci: slow pythons wheel ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment
+services: $(VENV)/.dev
+	@bash .ci/services
+
+ci: services slow pythons wheel ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment
 
 pythons: $(VENV)/.dev
 	@bash .ci/pythons
