@@ -144,10 +144,10 @@ def test_broken_qrels(tmp_path: Path, content: str | bytes, message: str) -> Non
 
 RUNS = [
     ("q Q0 d 1 2.0 t\nq Q0 e 2 1.0\n", "FILE:2: has 5 columns; found 'q Q0 e 2 1.0'; expected 6: query Q0 document rank score tag"),
-    ("q Q0 d 1 nan t\n", "FILE:1: field 'score': is not a finite number (bad_score); found 'nan'; expected a finite number in the fifth column"),
-    ("q Q0 d 1 -inf t\n", "FILE:1: field 'score': is not a finite number (bad_score); found '-inf'; expected a finite number in the fifth column"),
-    ("q Q0 d 1 high t\n", "FILE:1: field 'score': is not a finite number (bad_score); found 'high'; expected a finite number in the fifth column"),
-    ("q Q0 d 1 1_0 t\n", "FILE:1: field 'score': is not a finite number (bad_score); found '1_0'; expected a finite number in the fifth column"),
+    ("q Q0 d 1 nan t\n", "FILE:1: field 'score': is not a finite number (bad_score), question 'q'; found 'nan'; expected a finite number in the fifth column"),
+    ("q Q0 d 1 -inf t\n", "FILE:1: field 'score': is not a finite number (bad_score), question 'q'; found '-inf'; expected a finite number in the fifth column"),
+    ("q Q0 d 1 high t\n", "FILE:1: field 'score': is not a finite number (bad_score), question 'q'; found 'high'; expected a finite number in the fifth column"),
+    ("q Q0 d 1 1_0 t\n", "FILE:1: field 'score': is not a finite number (bad_score), question 'q'; found '1_0'; expected a finite number in the fifth column"),
     ("# only\n", "FILE: holds no hits; expected lines of query Q0 document rank score tag"),
     ("q 0 d 1\n", "FILE:1: has 4 columns; found 'q 0 d 1'; expected 6: query Q0 document rank score tag"),
 ]  # fmt: skip

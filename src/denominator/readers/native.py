@@ -263,7 +263,7 @@ def read_questions(
     `unread` counts fields that nobody reads. Errors: `InputError` with line and field.
     """
     path = as_path(path)
-    seen = Seen("question")
+    seen = Seen("question", collect=True)
     fields = (*QUESTION_FIELDS, *((cluster.split(".", 1)[0],) if cluster else ()), lang_field.split(".", 1)[0])
     for line, values in json_rows(path):
         row = Row(values, path, line)
@@ -282,6 +282,7 @@ def read_questions(
         )
         seen.add(question.id, row)
         yield question
+    seen.finish()
 
 
 def unread_note(unread: Mapping[str, int]) -> Iterable[str]:

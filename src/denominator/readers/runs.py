@@ -80,7 +80,7 @@ def read_run_jsonl(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]
     """Results by question in the order of the file, and notes. Errors: `InputError` with line and field."""
     path = as_path(path)
     results: dict[str, Result] = {}
-    seen = Seen("question")
+    seen = Seen("question", collect=True)
     repeated = 0
     for line, values in json_rows(path):
         row = Row(values, path, line)
@@ -105,6 +105,7 @@ def read_run_jsonl(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]
             row.number("confidence"),
             row.flag("no_confidence") or False,
         )
+    seen.finish()
     notes = [f"hits that were there twice for a question, the better place counts: {repeated}"] if repeated else []
     return results, tuple(notes)
 
@@ -120,7 +121,7 @@ def read_answers(path: str | Path) -> dict[str, Answer]:
     """Recorded answers by question. A line says at least one of answer, abstained, answerable, error."""
     path = as_path(path)
     answers: dict[str, Answer] = {}
-    seen = Seen("question")
+    seen = Seen("question", collect=True)
     for line, values in json_rows(path):
         row = Row(values, path, line)
         row.known(ANSWER_FIELDS, _ANSWER_NAMES)
@@ -134,4 +135,5 @@ def read_answers(path: str | Path) -> dict[str, Answer]:
             structured=row.flag("answerable"),
             error=row.text("error", empty=False),
         )
+    seen.finish()
     return answers

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from denominator.errors import InputError
+from denominator.errors import InputError, listing
 
 UTF8 = "UTF-8 text"
 RESAVE = "save the file as UTF-8"
@@ -362,18 +362,34 @@ class Row:
 
 
 class Seen:
-    """Ids and the line of their first appearance; the second one is an error that names both."""
+    """Ids and the line of their first appearance; the second one is an error that names both.
 
-    def __init__(self, what: str) -> None:
+    With `collect` the error waits for `finish`, so that it names all such ids and not only the first.
+    """
+
+    def __init__(self, what: str, *, collect: bool = False) -> None:
         self.what = what
+        self.collect = collect
         self.lines: dict[str, int | str] = {}
+        self.twice: dict[str, tuple[Row, str, str]] = {}
 
     def add(self, identifier: str, row: Row, field: str = "id", place: int | str | None = None) -> None:
         here = place if place is not None else row.line or (f"row {row.nth}" if row.nth else row.where)
         if identifier in self.lines:
             first = self.lines[identifier]
             at = f"line {first}" if isinstance(first, int) else first
-            raise row.error(
-                f"duplicate {self.what} id, first in {at}", field, found=repr(identifier), expected="each id once"
-            )
+            message = f"duplicate {self.what} id, first in {at}"
+            if not self.collect:
+                raise row.error(message, field, found=repr(identifier), expected="each id once")
+            self.twice.setdefault(identifier, (row, field, message))
+            return
         self.lines[identifier] = here
+
+    def finish(self) -> None:
+        """Raises for ids that were there more than once: the place of the first, the ids of all."""
+        if not self.twice:
+            return
+        identifier, (row, field, message) = next(iter(self.twice.items()))
+        if len(self.twice) > 1:
+            message += f", and so are others ({len(self.twice)} ids: {listing(self.twice)})"
+        raise row.error(message, field, found=repr(identifier), expected="each id once")

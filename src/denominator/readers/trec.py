@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from denominator.errors import ConfigError, InputError
+from denominator.errors import ConfigError, InputError, listing
 from denominator.readers.build import dataset, default_name
 from denominator.readers.native import MOST_GRADE
 from denominator.readers.textfiles import as_path, byte_lines, decode
@@ -173,6 +173,8 @@ def read_run(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
     mine: set[str] = set()
     last = b""
     repeated = extra = 0
+    bad: dict[str, None] = {}
+    first_bad: tuple[int, str] | None = None
     for number, line in _lines(path, comments):
         fields = line.split()
         if len(fields) < 6:
@@ -186,14 +188,9 @@ def read_run(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
         extra += len(fields) > 6
         score = _float(fields[4])
         if score is None:
-            raise InputError(
-                "is not a finite number (bad_score)",
-                path=path,
-                line=number,
-                field="score",
-                found=_shown(fields[4]),
-                expected="a finite number in the fifth column",
-            )
+            first_bad = first_bad or (number, _shown(fields[4]))
+            bad[decode(fields[0], path, number)] = None
+            continue
         doc = names.get(fields[2])
         if doc is None:  # ids come again and again: one text for each
             doc = names.setdefault(fields[2], decode(fields[2], path, number))
@@ -205,6 +202,17 @@ def read_run(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
         repeated += doc in mine
         mine.add(doc)
         hits.append(Hit(doc, doc, score))
+    if first_bad is not None:
+        few = len(bad) == 1
+        many = f"question {next(iter(bad))!r}" if few else f"in lines of {len(bad)} questions: {listing(bad)}"
+        raise InputError(
+            f"is not a finite number (bad_score), {many}",
+            path=path,
+            line=first_bad[0],
+            field="score",
+            found=first_bad[1],
+            expected="a finite number in the fifth column",
+        )
     if not rows:
         raise InputError("holds no hits", path=path, expected="lines of query Q0 document rank score tag")
     notes = []
