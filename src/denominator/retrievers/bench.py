@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from denominator.cache import Cache, Entry, Payload, describe
+from denominator.cache import Array, Cache, Entry, Payload, describe
 from denominator.errors import ConfigError
 from denominator.fingerprint import sha
 from denominator.retrievers.table import NO_TEXT, ChunkTable, Queries, Ranked
@@ -104,7 +104,7 @@ class Bench:
 
 def pack(ranked: Ranked) -> Payload:
     """Columns for the cache. A ranking with failures is not written to disk: the next run asks again."""
-    arrays = {
+    arrays: dict[str, Array] = {
         "offsets": ranked.offsets,
         "unit": ranked.unit,
         "scores": ranked.scores,

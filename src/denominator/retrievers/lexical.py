@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from denominator.cache import Entry, Payload, describe
+from denominator.cache import Array, Entry, Payload, describe
 from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench
 from denominator.retrievers.table import Queries, Ranked, ranked_of, rounded, top_scores
@@ -113,7 +113,11 @@ def _index(texts: Iterable[str], part: BM25) -> Payload:
     terms, numbers = Terms(part.language, part.stopwords), dict[str, int]()
     rows = [[numbers.setdefault(term, len(numbers)) for term in terms(text)] for text in texts]
     if not numbers:
-        empty = {"data": np.empty(0, np.float32), "indices": np.empty(0, np.int32), "indptr": np.zeros(1, np.int64)}
+        empty: dict[str, Array] = {
+            "data": np.empty(0, np.float32),
+            "indices": np.empty(0, np.int32),
+            "indptr": np.zeros(1, np.int64),
+        }
         return Payload(empty, {"terms": []})
     library = bm25s.BM25(k1=part.k1, b=part.b, method="lucene")
     library.index((rows, dict(numbers)), create_empty_token=False, show_progress=False)

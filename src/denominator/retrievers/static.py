@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,10 +46,15 @@ class Bags:
 
 
 class _Numbers(dict[str, int]):
-    """Numbers texts in the order in which they first appear."""
+    """Numbers texts in the order in which they first appear, which is that of `order`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
 
     def __missing__(self, text: str) -> int:
         self[text] = number = len(self)
+        self.order.append(text)
         return number
 
 
@@ -139,7 +144,7 @@ class StaticModel:
     def _cut(self) -> None:
         """Cuts the pieces that were numbered but not cut yet."""
         tokenizer, _ = self._tokenizer
-        new = list(islice(self._pieces, len(self._tokens_of), None))
+        new = self._pieces.order[len(self._tokens_of) :]
         for first in range(0, len(new), 8192):
             found = tokenizer.encode_batch_fast(new[first : first + 8192], add_special_tokens=False)
             self._tokens_of.extend(encoding.ids for encoding in found)

@@ -38,8 +38,9 @@ class ChunkTable:
         """Header and text, as a generator would get them."""
         if i in self.own:
             return self.headers.get(i, "") + self.own[i][1]
-        document = self.documents[self.units.doc[i]]
-        return self.headers.get(i, "") + document.text[self.units.start[i] : self.units.end[i]]
+        document = self.documents[int(self.units.doc[i])]
+        text: str = document.text[int(self.units.start[i]) : int(self.units.end[i])]
+        return self.headers.get(i, "") + text
 
     def indexed(self, i: int) -> str:
         """What is searched: the document's title goes first where there is one (offsets never refer to it)."""
@@ -269,4 +270,5 @@ def min_max(row: Ints, scores: Floats, rows: int) -> Floats:
     np.minimum.at(low, row, scores)
     np.maximum.at(high, row, scores)
     width = (high - low)[row]
-    return np.divide(scores - low[row], width, out=np.zeros_like(scores), where=width > 0)
+    scaled: Floats = np.divide(scores - low[row], width, out=np.zeros_like(scores), where=width > 0)
+    return scaled
