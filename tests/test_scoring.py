@@ -1,4 +1,4 @@
-"""`score` and `audit` from files to numbers: field cases, public sets, trec_eval's printed figures, every refusal."""
+"""`score` from files to numbers: field cases, public sets, trec_eval's printed figures, every refusal."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import gzip
 import io
 import json
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from denominator import scoring
+from denominator import cli, scoring
 from denominator.errors import ConfigError, InputError, MeasurementError
 from denominator.records import outcomes_from_lines
-from denominator.scoring import audit, score
+from denominator.scoring import score
+from denominator.tracking import find_store, load_sweep
+from tests.blank_store import blank_store
 from tests.conftest import shared_path
 
 
@@ -46,14 +49,10 @@ def lines(folder: Path, *rows: dict[str, Any], name: str = "run.jsonl") -> Path:
     return path
 
 
-def call(capsys: pytest.CaptureFixture[str], *words: str, command: str = "score") -> str:
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     parser = argparse.ArgumentParser()
-    if command == "score":
-        scoring.add_arguments(parser)
-        assert scoring.run(parser.parse_args(words)) == 0
-    else:
-        scoring.add_audit_arguments(parser)
-        assert scoring.run_audit(parser.parse_args(words)) == 0
+    scoring.add_arguments(parser)
+    assert scoring.run(parser.parse_args(words)) == 0
     return capsys.readouterr().out
 
 
@@ -487,39 +486,265 @@ def test_a_k_that_is_none_is_a_usage_error(text: str, capsys: pytest.CaptureFixt
     assert "is not a list of whole numbers of at least 1" in capsys.readouterr().err
 
 
-def test_audit_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+# ------------------------------------------------------------------ what the tie rule decided, what was judged
+
+
+def test_tied_hits_give_a_range_worked_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """q1: gold d2 tied with d1 for place 1, so recall@1 is 0 or 1. q2: no tie at the cut. Means 1/2 to 1."""
+    gold = golden(tmp_path, answerable("q1", "d2"), answerable("q2", "d1"), {"id": "u", "state": "unanswerable"})
+    run = lines(
+        tmp_path,
+        {"question_id": "q1", "hits": [{"id": "d2", "score": 1.0}, {"id": "d1", "score": 1.0}]},
+        {"question_id": "q2", "hits": [{"id": "d1", "score": 2.0}, {"id": "d2", "score": 1.0}]},
+        {"question_id": "u", "hits": [{"id": "d2", "score": 1.0}, {"id": "d1", "score": 1.0}]},
+    )
+    words = ("--golden", str(gold), "--run", str(run), "-k", "1,2")
+    made = json.loads(call(capsys, *words, "--json"))
+    assert made["metrics"]["recall@1"]["value"] == 0.5  # d1 before d2: the rule took the gold of q1 out
+    assert made["tie_range"] == {
+        "recall@1": {"low": 0.5, "high": 1.0, "questions": 1, "n": 2},
+        "hit@1": {"low": 0.5, "high": 1.0, "questions": 1, "n": 2},
+        "mrr@1": {"low": 0.5, "high": 1.0, "questions": 1, "n": 2},
+        "mrr@2": {"low": 0.75, "high": 1.0, "questions": 1, "n": 2},
+    }
+    out = call(capsys, *words)
+    assert re.search(r"tied hits, in other orders +worst +best +differ on", out)
+    assert re.search(r"recall@1 +0\.5000 +1\.0000 +1 of 2 questions", out)
+
+
+def test_micro_tie_range_weighs_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """q1 has three groups and gets 0 or 1 of them, q2 has one and gets it: 1/4 to 2/4 over groups."""
+    gold = golden(tmp_path, answerable("q1", "a", "b", "c"), answerable("q2", "d"))
+    run = lines(
+        tmp_path,
+        {"question_id": "q1", "hits": [{"id": "a", "score": 1.0}, {"id": "Z", "score": 1.0}]},
+        {"question_id": "q2", "hits": [{"id": "d", "score": 1.0}]},
+    )
+    words = ("--golden", str(gold), "--run", str(run), "-k", "1", "--micro", "--json")
+    found = json.loads(call(capsys, *words))["tie_range"]["recall@1"]
+    assert (found["low"], found["high"]) == (0.25, 0.5)
+
+
+def test_no_ties_no_range(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gold, run = seed(tmp_path)
-    made = json.loads(call(capsys, "--golden", str(gold), "--run", str(run), "-k", "1,5", "--json", command="audit"))
-    assert set(made["audit"]) == {"recall@1", "recall@5"}
-    five = made["audit"]["recall@5"]
-    assert (five["naive_one"], five["naive_zero"], five["drop"]) == (0.75, 0.625, pytest.approx(5 / 7))
-    assert five["inflation"] == pytest.approx(five["from_empty"] + five["from_labels"])
-    out = call(capsys, "--golden", str(gold), "--run", str(run), "-k", "5", command="audit")
-    assert "audit of recall@5: corrected 0.7143 over n = 7, 1 of 8 gold lists empty" in out
-    assert "empty_is_one is off by +0.0357 = +0.0357 from empty lists, +0.0000 from labels" in out
-    assert "ranx 0.3.21" in out
-    assert audit(gold, run, ks=(5,)).audits["recall@5"].r == pytest.approx(5 / 7)
+    words = ("--golden", str(gold), "--run", str(run), "-k", "1")
+    assert json.loads(call(capsys, *words, "--json"))["tie_range"] == {}
+    assert "tied hits" not in call(capsys, *words)
 
 
-def test_audit_of_a_mean(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--mean", "0.750", "--unanswerable-share", "0.125", "--convention", "one", "--rounded", "0.0005")
-    out = call(capsys, *words, command="audit")
-    assert "corrected 0.7143, between 0.71371 and 0.71486" in out
-    made = json.loads(call(capsys, *words, "--json", command="audit"))["recovered"]
-    assert made["value"] == pytest.approx(5 / 7)
-    words = ("--mean", "0.1", "--unanswerable-share", "0.2", "--convention", "one")
-    assert "no corrected value, inconsistent_u" in call(capsys, *words, command="audit")
+def test_judged_is_a_mean_over_questions_that_show_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """q1: d1 judged, x not: 1/2. q2: d0 judged 0: 1/1. q3 has no grades, q4 retrieved nothing: not in its n."""
+    gold = golden(
+        tmp_path,
+        {"id": "q1", "state": "answerable", "grades": {"d1": 2, "d2": 1}},
+        {"id": "q2", "state": "answerable", "grades": {"d1": 1, "d0": 0}},
+        answerable("q3", "d1"),
+        {"id": "q4", "state": "answerable", "grades": {"d1": 1}},
+    )
+    run = trec_run(tmp_path, q1="d1 x", q2="d0", q3="d1")
+    words = ("--golden", str(gold), "--run", str(run), "-k", "2")
+    made = json.loads(call(capsys, *words, "--json"))
+    judged = made["metrics"]["judged@2"]
+    assert (judged["value"], judged["n"], judged["reason"]) == (0.75, 2, None)
+    assert made["metrics"]["recall@2"]["n"] == 4  # it makes nothing undefined and changes no other n
+    assert made["metrics"]["recall@2"]["value"] == (0.5 + 0 + 1 + 0) / 4
+    assert re.search(r"judged@2 +0\.7500 +2 ", call(capsys, *words))
+    rows = list(csv.DictReader(io.StringIO(call(capsys, *words, "--csv"))))
+    assert next(r["n"] for r in rows if r["metric"] == "judged@2") == "2"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "audit needs --golden and --run, or --mean"),
-        (["--mean", "0.5"], "--mean needs --unanswerable-share and --convention"),
-        (["--mean", "0.5", "--golden", "g"], "not both"),
-        (["--golden", "g", "--run", "r", "--convention", "one"], "belong to --mean"),
-    ],
-)
-def test_audit_refuses_half_a_question(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigError, match=message):
-        call(capsys, *words, command="audit")
+def test_judged_without_a_hit_has_a_reason_and_without_grades_is_absent(tmp_path: Path) -> None:
+    gold = golden(tmp_path, {"id": "q1", "state": "answerable", "grades": {"d1": 2}})
+    run = lines(tmp_path, {"question_id": "q1", "hits": []})
+    assert value(score(gold, run, ks=(2,)), "judged@2") == (None, 0, "no_eligible")
+    gold, run = seed(tmp_path)
+    assert "judged@2" not in score(gold, run, ks=(2,)).summary.metrics
+
+
+# ------------------------------------------------------------------ bad input, as a person meets it
+
+
+MANY = [f"q{i:02}" for i in range(12)]
+TEN = ", ".join(repr(q) for q in MANY[:10])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["score", *words]) == 64
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("denominator: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize("k", ["0", "-1", "5,0", "x", "1.5"])
+def test_bad_k(k: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold, run = seed(tmp_path)
+    assert "is not a list of whole numbers of at least 1" in refused(
+        capsys, "--golden", str(gold), "--run", str(run), f"-k={k}"
+    )
+
+
+@pytest.mark.parametrize("token", ["nan", "inf", "-inf", "high"])
+def test_scores_that_are_no_numbers(token: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = golden(tmp_path, *(answerable(q, "d") for q in MANY))
+    run = tmp_path / "run.trec"
+    run.write_text("".join(f"{q} Q0 d 1 {token} t\n" for q in MANY))
+    said = refused(capsys, "--golden", str(gold), "--run", str(run))
+    assert f"run.trec:1: field 'score': is not a finite number (bad_score), in lines of 12 questions: {TEN} … " in said
+    assert "(12 in all)" in said
+    assert f"found '{token}'" in said
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+def test_scores_that_are_no_numbers_in_json(number: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = golden(tmp_path, answerable("q", "d"))
+    run = tmp_path / "run.jsonl"
+    run.write_text('{"question_id": "q", "hits": [{"id": "d", "score": ' + number + "}]}\n")
+    assert "run.jsonl:1: " in refused(capsys, "--golden", str(gold), "--run", str(run))
+
+
+def test_duplicate_question_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = [answerable(q, "d") for q in MANY]
+    twice = golden(tmp_path, *once, *once)
+    run = lines(tmp_path, *({"question_id": q, "hits": []} for q in MANY))
+    said = refused(capsys, "--golden", str(twice), "--run", str(run))
+    assert (
+        f"golden.jsonl:13: field 'id': duplicate question id, first in line 1, and so are others (12 ids: {TEN}" in said
+    )
+    assert "(12 in all)" in said
+    gold = golden(tmp_path, *once)
+    run = lines(tmp_path, *({"question_id": q, "hits": []} for q in MANY * 2))
+    said = refused(capsys, "--golden", str(gold), "--run", str(run))
+    assert (
+        f"run.jsonl:13: field 'question_id': duplicate question id, first in line 1, and so are others (12 ids: {TEN}"
+        in said
+    )
+    answers = lines(tmp_path, *({"question_id": q, "abstained": True} for q in MANY * 2), name="answers.jsonl")
+    said = refused(capsys, "--golden", str(gold), "--answers", str(answers))
+    assert "answers.jsonl:13: " in said
+    assert f"12 ids: {TEN}" in said
+
+
+def test_unknown_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = golden(tmp_path, answerable("known", "d"))
+    run = lines(tmp_path, *({"question_id": q, "hits": []} for q in ["known", *MANY]))
+    said = refused(capsys, "--golden", str(gold), "--run", str(run))
+    assert (
+        f"[unknown_question_ids] the run has results for questions that are not in the dataset: {TEN} … (12 in all)"
+        in said
+    )
+    answers = lines(tmp_path, *({"question_id": q, "abstained": True} for q in MANY), name="answers.jsonl")
+    said = refused(capsys, "--golden", str(gold), "--answers", str(answers))
+    assert "[unknown_question_ids]" in said
+    assert f"{TEN} … (12 in all)" in said
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "# only a comment\n"])
+def test_an_empty_run(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = golden(tmp_path, answerable("q", "d"))
+    run = tmp_path / "run.file"
+    run.write_text(content)
+    said = refused(capsys, "--golden", str(gold), "--run", str(run))
+    assert "run.file: is empty" in said or "run.file: holds no hits" in said
+
+
+def test_labels_that_contradict_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold = golden(tmp_path, *({"id": q, "state": "unanswerable", "gold": [{"document_id": "d"}]} for q in MANY))
+    run = lines(tmp_path, *({"question_id": q, "hits": []} for q in MANY))
+    said = refused(capsys, "--golden", str(gold), "--run", str(run))
+    assert "[unscorable_questions] 12 of 12 questions cannot be scored (12 conflict)" in said
+    assert "--lenient" in said
+    assert f"{TEN} … (12 in all)" in said
+    gold = golden(
+        tmp_path,
+        *({"id": q, "state": "answerable", "gold": [{"document_id": "d"}], "grades": {"d": 0}} for q in MANY),
+    )
+    said = refused(capsys, "--golden", str(gold), "--run", str(run))
+    assert "gold_grade_mismatch" in said
+    assert f"{TEN} … (12 in all)" in said
+
+
+def test_files_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gold, run = seed(tmp_path)
+    assert "nowhere.jsonl" in refused(capsys, "--golden", str(tmp_path / "nowhere.jsonl"), "--run", str(run))
+    assert "nowhere.jsonl" in refused(capsys, "--golden", str(gold), "--run", str(tmp_path / "nowhere.jsonl"))
+    assert "nothing to score" in refused(capsys, "--golden", str(gold))
+    assert "--run-name belongs to --mlflow" in refused(
+        capsys, "--golden", str(gold), "--run", str(run), "--run-name", "x"
+    )
+
+
+# ------------------------------------------------------------------ into the record
+
+
+def stored(out: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(out / "mlflow.db") as connection:
+        return connection.execute(query, values).fetchall()
+
+
+def test_a_scored_run_is_recorded_like_a_cell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    out = tmp_path / "out"
+    blank_store(out)
+    gold, run = seed(tmp_path)
+    words = ["--golden", str(gold), "--run", str(run), "-k", "1,5", "--depth", "5", "--mlflow", "--out", str(out)]
+    words += ["--experiment", "old systems"]
+    made = json.loads(call(capsys, *words, "--run-name", "search v1", "--json"))
+    assert made["mlflow"]["new"] is True
+    run_id = made["mlflow"]["run_id"]
+    metrics = dict(stored(out, "select key, value from latest_metrics where run_uuid = ?", run_id))
+    assert metrics["recall_at_5"] == pytest.approx(5 / 7, abs=1e-12)
+    assert (metrics["recall_at_5__n"], metrics["eligible_n"], metrics["audit.naive_one"]) == (7, 7, 0.75)
+    assert metrics["recall_at_5__ci_low"] == made["metrics"]["recall@5"]["ci_low"]
+    tags = dict(stored(out, "select key, value from tags where run_uuid = ?", run_id))
+    assert (tags["kind"], tags["recorded"], tags["incomplete"]) == ("score", "true", "false")
+    assert (tags["headline_metric"], tags["mlflow.runName"]) == ("recall@5", "search v1")
+    assert tags["undefined.coverage_at_b2000"] == "no_spans"
+    params = dict(stored(out, "select key, value from params where run_uuid = ?", run_id))
+    assert (params["golden"], params["run"], params["depth"]) == ("golden.jsonl", "run.jsonl", "5")
+    names = {p.name for p in (out / "artifacts" / run_id / "artifacts").iterdir()}
+    assert names >= {"per_question.jsonl", "per_question_table.json", "ledger.json", "audit.json", "fingerprint.json"}
+
+    # the same again adds nothing, under whatever name
+    again = call(capsys, *words, "--run-name", "another name")
+    assert f"recorded before, nothing added: 'search v1', run {run_id}, experiment old systems" in again
+    assert stored(out, "select count(*) from runs") == [(1,)]
+
+    # another run beside it: the commands that read recorded runs take both
+    better = lines(
+        tmp_path,
+        *({"question_id": f"q{i}", "hits": [{"id": f"a{i}"}, {"id": f"b{i}"}]} for i in range(7)),
+        {"question_id": "u", "hits": []},
+        name="better.jsonl",
+    )
+    words[words.index(str(run))] = str(better)
+    assert "recorded 'better.jsonl', run " in call(capsys, *words)
+    at = ["--out", str(out), "--experiment", "old systems"]
+    assert cli.main(["compare", "better.jsonl", "search v1", "--json", *at]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert compared["difference"]["value"] == pytest.approx(2 / 7)
+    assert cli.main(["gate", "recall@5 >= 0.9", "--run", "better.jsonl", *at]) == 0
+    assert cli.main(["gate", "recall@5 >= 0.9", "--run", "search v1", *at]) == 1
+    capsys.readouterr()
+    store = find_store(out, None, "old systems")
+    (cell,) = load_sweep(tags["sweep_id"], store=store)
+    assert (cell.name, cell.run_id, len(cell.outcomes)) == ("search v1", run_id, 8)
+
+
+def test_csv_stays_csv_when_it_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    blank_store(out)
+    gold, run = seed(tmp_path)
+    uri = f"sqlite:///{out}/mlflow.db"
+    assert (
+        cli.main(["score", "--golden", str(gold), "--run", str(run), "--csv", "--mlflow", uri, "--out", str(out)]) == 0
+    )
+    said = capsys.readouterr()
+    assert len({len(row) for row in csv.reader(io.StringIO(said.out))}) == 1
+    assert "recorded" not in said.out
+    assert "recorded 'run.jsonl'" in said.err
