@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,6 +11,7 @@ import numpy as np
 
 from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench
+from denominator.retrievers.calling import Caller, Calls, Failed, called
 from denominator.retrievers.table import ChunkTable, Queries, Ranked, ranked_of
 from denominator.types import Hit, Ints
 
@@ -39,13 +38,18 @@ def function_of(function: Any, who: str) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class Own(Calls):
     """Calls `function(question, k)`, or a coroutine function, or what a dotted name stands for, for each question.
 
     It returns hits in order: ids, `(id, score)` pairs, `Hit`s, or mappings with `id` (or `document_id`), `score`, and
     perhaps `start` and `end`. An id is a chunk's id, or a document's id where the chunker makes one chunk of it
     (`chunker: none`); a span names the chunk that has it. All hits of a question carry a score or none does; without,
-    the order counts. An exception, an unknown id or a mixed list makes that question failed, never the sweep.
+    the order counts. Fewer than `k` hits say that there are no more. An exception, a time-out, an unknown id or a
+    mixed list makes that question failed, never the sweep.
+
+    `many`: the function takes a list of questions, at most `batch`, and returns as many lists of hits in their order;
+    a call that fails then fails all of them. How it is called (`timeout`, `retries`, `concurrency`,
+    `calls_per_minute` …): see `Calls`.
 
     Results are kept on disk only under a declared `version`, since nobody can see inside the function.
     """
@@ -54,9 +58,15 @@ class Own:
     name: str = "own"
     version: str | None = None
     confidence: bool = True
-    code: ClassVar[int] = 1
+    many: bool = False
+    batch: int = 64
+    code: ClassVar[int] = 2
+    not_in_key: ClassVar[tuple[str, ...]] = (*Calls.not_in_key, "batch")
 
     def __post_init__(self) -> None:
+        Calls.__post_init__(self)
+        if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
+            raise ConfigError(f"embedder {self.name}: batch must be a whole number of at least 1, found {self.batch!r}")
         object.__setattr__(self, "function", function_of(self.function, f"embedder {self.name}"))
 
     @property
@@ -65,10 +75,6 @@ class Own:
 
     def open(self, bench: Bench) -> OwnIndex:
         return OwnIndex(self, bench.table, bench.order)
-
-
-async def _awaited(found: Awaitable[Any]) -> Any:
-    return await found
 
 
 class ChunkFinder:
@@ -136,45 +142,71 @@ class ChunkFinder:
         raise ValueError(f"id {name!r} is neither a chunk nor a document of the corpus")
 
 
+class Found:
+    """Hits of the rows of a search, gathered in any order; what is wrong with a row's hits fails that row alone."""
+
+    def __init__(self, finder: ChunkFinder, rows: int, depth: int) -> None:
+        self.finder, self.depth = finder, depth
+        self.hits: list[list[tuple[int, float]]] = [[] for _ in range(rows)]
+        self.errors: dict[int, str] = {}
+        self.exhausted = np.zeros(rows, np.bool_)
+
+    def put(self, row: int, answers: Sequence[Any], *, exhausted: bool | None = None) -> None:
+        try:
+            self.hits[row] = self.finder.hits(answers, self.depth)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            self.errors[row] = f"{type(error).__name__}: {error}"
+        # Of its own units, not of ours: several hits may be one document here.
+        self.exhausted[row] = len(answers) < self.depth if exhausted is None else exhausted
+
+    def ranked(self, order: Ints, *, has_confidence: bool) -> Ranked:
+        lengths = [len(hits) for hits in self.hits]
+        flat = [hit for hits in self.hits for hit in hits]
+        ranked = ranked_of(
+            np.repeat(np.arange(len(lengths)), lengths),
+            np.array([unit for unit, _ in flat], np.int64),
+            np.array([score for _, score in flat], np.float64),
+            order=order,
+            rows=len(lengths),
+            depth=self.depth,
+            exhausted=self.exhausted,
+        )
+        return replace(ranked, has_confidence=has_confidence, errors=dict(sorted(self.errors.items())))
+
+
 class OwnIndex(ChunkFinder):
     """The function with the tables that its ids are looked up in."""
 
     def __init__(self, part: Own, table: ChunkTable, order: Ints) -> None:
         super().__init__(table)
         self.part, self.order = part, order
+        self.function = function_of(part.function, part.name)
+        self.caller = Caller(part)
         self.facts: Mapping[str, float] = {}
 
     def search(self, bench: Bench, queries: Queries) -> Ranked:
-        depth = bench.depth
-        rows: list[int] = []
-        units: list[int] = []
-        scores: list[float] = []
-        errors: dict[int, str] = {}
-        given = np.zeros(len(queries), np.int64)
-        for i, text in enumerate(queries.texts):
-            try:
-                found = self.hits(self._call(text, depth), depth)
-            except Exception as error:  # whatever a user's function raises fails this question alone
-                errors[i] = f"{type(error).__name__}: {error}"
-                continue
-            given[i] = len(found)
-            for unit, score in found:
-                rows.append(i)
-                units.append(unit)
-                scores.append(score)
-        ranked = ranked_of(
-            np.array(rows, np.int64),
-            np.array(units, np.int64),
-            np.array(scores, np.float64),
-            order=self.order,
-            rows=len(queries),
-            depth=depth,
-            exhausted=given < depth,
-        )
-        return replace(ranked, has_confidence=self.part.confidence, errors=errors)
+        found = Found(self, len(queries), bench.depth)
+        asked = [i for i, text in enumerate(queries.texts) if text.strip()]
+        size = self.part.batch if self.part.many else 1
+        batches = [asked[a : a + size] for a in range(0, len(asked), size)]
 
-    def _call(self, text: str, depth: int) -> Answers:
-        found = function_of(self.part.function, self.part.name)(text, depth)
-        if inspect.isawaitable(found):
-            found = asyncio.run(_awaited(found))
-        return list(found)
+        def call(b: int) -> list[list[Any]]:
+            return self._call([queries.texts[i] for i in batches[b]], bench.depth)
+
+        for b, answers in self.caller.each(len(batches), call):
+            if isinstance(answers, Failed):
+                found.errors |= dict.fromkeys(batches[b], str(answers))
+                continue
+            for i, hits in zip(batches[b], answers, strict=True):
+                found.put(i, hits)
+        return found.ranked(self.order, has_confidence=self.part.confidence)
+
+    def _call(self, texts: list[str], depth: int) -> list[list[Any]]:
+        """One list of hits for each text."""
+        timeout = self.part.timeout
+        if not self.part.many:
+            return [called(self.function, texts[0], depth, timeout=timeout, listed=list)]
+        made = called(self.function, texts, depth, timeout=timeout, listed=lambda all_: [list(one) for one in all_])
+        if len(made) != len(texts):
+            raise ValueError(f"the function gave {len(made)} lists of hits for {len(texts)} questions")
+        return made

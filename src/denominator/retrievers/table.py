@@ -143,11 +143,15 @@ def _span_tokens(text: str, start: Ints, end: Ints) -> Int32s:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queries:
-    """Texts sent to a retriever, row by row. `kept = False`: computed afresh, for measuring latency."""
+    """Texts sent to a retriever, row by row. `kept = False`: computed afresh, for measuring latency.
+
+    `ids` of the questions are there for results that were recorded by id; what is searched depends on the texts alone.
+    """
 
     texts: tuple[str, ...]
     kept: bool = True
     key: str = field(init=False, default="")
+    ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kept:
