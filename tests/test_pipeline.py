@@ -315,6 +315,19 @@ def test_context_tokens_by_hand():
         assert [h.doc for h in result.outcomes[0].hits] == ["c", "b"]
         assert result.facts["context_tokens_at_2"] == 3.0
         assert result.facts["context_tokens_at_budget"] == expected
+        # Documents alone are known, so the headline is recall at the largest K.
+        assert result.summary.headline == "recall@2"
+        assert result.facts["context_tokens"] == 3.0
+
+
+def test_context_tokens_are_those_of_the_headlines_cut():
+    texts = {"a": "one two three four", "b": "one two", "c": "one"}
+    questions = (Question("q", "one", "answerable", ((Evidence("c", 0, 3),),)),)
+    for headline, expected in (("auto", 5.0), ("recall@1", 1.0), ("coverage@2", 3.0), ("coverage@b5", 5.0)):
+        plan = Plan(ks=(1, 2), budget=5, pool=3, headline=headline)
+        result = run_cell(cell(data_of(questions, texts), chunker=WholeDocument(), plan=plan), Cache(None))
+        assert result.facts["context_tokens"] == expected, headline
+        assert result.facts["context_tokens_at_2"] == 3.0
 
 
 def test_truncated_chunks_reach_the_record():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from denominator.cache import Cache
-from denominator.embedders import BM25, Hybrid, Static
+from denominator.embedders import BM25, Hybrid, LateInteraction, Static
 from denominator.embedders import Callable as OwnRetriever
 from denominator.errors import ConfigError
 from denominator.rerankers import Callable, MaxSim, Mix, NoRerank
@@ -109,11 +109,11 @@ def test_maxsim_of_the_same_text_is_one():
 
 
 def test_maxsim_bits_do_not_depend_on_tables_or_threads(monkeypatch):
-    from denominator import rerankers
+    from denominator.retrievers import late
 
     found = []
     for limit, threads in ((10**9, 1), (10**9, 2), (0, 1), (0, 2)):
-        monkeypatch.setattr(rerankers, "TABLE_NUMBERS", limit)
+        monkeypatch.setattr(late, "TABLE_NUMBERS", limit)
         bench = make_bench(CORPUS, QUESTIONS, cache=Cache(None))
         before, _ = bench.ranked(Static())
         with threads_limited(threads):
@@ -125,7 +125,7 @@ def test_maxsim_bits_do_not_depend_on_tables_or_threads(monkeypatch):
 
 def test_maxsim_sums_stay_exact():
     """The rounding's promise: no sum in the product of tables can reach 2²⁴, where float32 stops counting by ones."""
-    from denominator.rerankers import TokenSpace
+    from denominator.retrievers.late import TokenSpace
 
     every = np.arange(0, 32_000, 7)
     for dimensions in (1, 64, 256):
@@ -202,3 +202,40 @@ def test_a_hybrid_cannot_be_a_side():
     bench = make_bench(CORPUS, ["pump"])
     with pytest.raises(ConfigError, match="cannot be one side of a mix"):
         Mix(dense=Hybrid()).rerank(bench, bench.ranked(BM25())[0])
+
+
+# Late interaction as a first stage
+
+
+def test_late_interaction_is_maxsim_of_every_chunk(monkeypatch):
+    """The plain loops of MaxSim over the whole corpus, and the reranker's own bits where both score a pair."""
+    from denominator.retrievers import late
+
+    asked = QUESTIONS[:5]
+    loops = brute_maxsim(make_bench(CORPUS, asked))
+    for depth, block in ((40, 8_000_000), (7, 8_000_000), (7, 50)):
+        monkeypatch.setattr(late, "SCORES_PER_BLOCK", block)
+        bench = make_bench(CORPUS, asked, depth=depth)
+        ranked, facts = bench.ranked(LateInteraction())
+        assert facts["index_bytes"] > 0
+        for hits, expected in zip(rankings(bench, ranked), loops, strict=True):
+            everything = sorted(expected.values(), reverse=True)
+            assert len(hits) == depth
+            assert hits == sorted(hits, key=lambda h: (-h[1], h[0]))
+            assert [s for _, s in hits] == pytest.approx(everything[:depth], abs=5e-4)
+            assert dict(hits) == pytest.approx({d: expected[d] for d, _ in hits}, abs=5e-4)
+        again = MaxSim().rerank(bench, ranked)
+        assert again.scores.tobytes() == ranked.scores.tobytes()
+        assert again.unit.tobytes() == ranked.unit.tobytes()
+        pairs = bench.scorer(LateInteraction()).score(bench, bench.queries, ranked.row, ranked.unit.astype(np.int64))
+        assert pairs.tobytes() == ranked.scores.tobytes()
+        assert ranked.exhausted.tolist() == [depth == 40] * len(asked)
+
+
+def test_late_interaction_finds_nothing_without_tokens():
+    bench = make_bench({"a": "pump", "b": "\u200b \u200b"}, ["", "pump"], depth=5)
+    found = rankings(bench, bench.ranked(LateInteraction())[0])
+    assert found[0] == []
+    assert found[1][0][0] == "a"
+    with pytest.raises(ConfigError, match="dimensions must be 1 to 256, found 300"):
+        LateInteraction(300)

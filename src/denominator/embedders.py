@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from denominator.retrievers.bench import FirstStage, Retriever
 from denominator.retrievers.hybrid import Hybrid
+from denominator.retrievers.late import LateInteraction
 from denominator.retrievers.lexical import BM25
 from denominator.retrievers.onnx import Onnx
 from denominator.retrievers.own import Own as Callable
 from denominator.retrievers.static import Static
 
-__all__ = ["BM25", "Callable", "FirstStage", "Hybrid", "Onnx", "Retriever", "Static"]
+__all__ = ["BM25", "Callable", "FirstStage", "Hybrid", "LateInteraction", "Onnx", "Retriever", "Static"]

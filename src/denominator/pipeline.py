@@ -182,6 +182,7 @@ class _Work:
         answers: Mapping[str, Answer] | None = None if part is None or writer else part.answers()
         judge = None
         index = None
+        ranked: tuple[Ranked, ChunkTable] | None = None
         if self.plan.evaluate == "abstention":
             if writer:
                 raise ConfigError(
@@ -197,6 +198,7 @@ class _Work:
             bench = self.bench()
             first, index_facts = self._first(bench)
             final = self._reranked(bench, first)
+            ranked = final, bench.table
             index = self._corpus_index()
             run = final.run([q.id for q in self.questions], bench.table.units)
             self._facts(bench, first, final, index_facts, index)
@@ -222,6 +224,8 @@ class _Work:
         summary = summarize(
             outcomes, self.plan, label_source=self.data.label_source, chunker_varies=self.cell.chunker_varies
         )
+        if ranked is not None:
+            self.facts.update(_context_facts(*ranked, self.plan, summary.headline))
         return outcomes, summary
 
     def _say(self, what: str) -> None:
@@ -252,7 +256,7 @@ class _Work:
             raise StageError(
                 f"{name} made no chunk of {len(documents)} documents; an empty index would score 0 like a real one"
             )
-        queries = Queries(tuple(q.question or "" for q in self.questions))
+        queries = Queries(tuple(q.question or "" for q in self.questions), ids=tuple(q.id for q in self.questions))
         return Bench(self.cache, table, queries, self.plan.pool, self.progress)
 
     def _first(self, bench: Bench) -> tuple[Ranked, Mapping[str, float]]:
@@ -332,9 +336,6 @@ class _Work:
         for name, value in {**index_facts, **final.facts}.items():
             if name.startswith(("embedder_", "reranker_")):  # tokens, money: what a part says of itself
                 facts[name] = value
-        k = 5 if 5 in self.plan.ks else max(self.plan.ks)
-        for name, value in _context_tokens(final, table, k, self.plan).items():
-            facts[name] = value
         facts.update(self._pool_recall(first, table))
         facts.update(self._ceiling(index, table))
 
@@ -374,7 +375,7 @@ class _Work:
         """One question at a time, apart from the throughput run. A cached stage gives the figures of its own day."""
         how, cell = self.cell.latency, self.cell
         usable = [i for i in range(len(first)) if i not in first.errors]
-        if not how.questions or not how.repeats or not usable:
+        if not how.questions or not how.repeats or not usable or not getattr(cell.embedder, "timed", True):
             return
         picked = [usable[j] for j in np.linspace(0, len(usable) - 1, min(how.questions, len(usable))).astype(int)]
         texts = [bench.queries.texts[i] for i in picked]
@@ -474,27 +475,40 @@ def _check_permutation(name: str, before: Ranked, after: Ranked) -> None:
     raise StageError(f"reranker {name} must return a permutation of the pool: it added or lost candidates")
 
 
-def _context_tokens(final: Ranked, table: ChunkTable, k: int, plan: Plan) -> dict[str, float]:
-    """Mean tokens sent to a generator at K chunks and at the budget, over questions that did not fail."""
+def _context_facts(final: Ranked, table: ChunkTable, plan: Plan, headline: str) -> dict[str, float]:
+    """Mean tokens that a generator gets, over questions that did not fail.
+
+    `context_tokens_at_K` (5 where measured, else the largest K), `context_tokens_at_budget`, and `context_tokens`:
+    the one of these at which the headline cuts, so that quality and cost speak of the same context.
+    """
     good: Bools = np.ones(len(final), np.bool_)
     good[list(final.errors)] = False
-    tokens = table.tokens[final.unit].astype(np.int64)
-    row = final.row
-    place = np.arange(len(row)) - final.offsets[row]
-    total = np.concatenate(([0], np.cumsum(tokens)))
-    used = total[1:] - total[final.offsets[row]]  # up to and with this chunk
-    at_k = np.bincount(row[place < k], weights=tokens[place < k], minlength=len(final))
-    if plan.budget_cut == "truncate":
-        at_budget = np.minimum(np.bincount(row, weights=tokens, minlength=len(final)), plan.budget)
-    else:
-        fits = used <= plan.budget  # running sums only grow, so nothing fits after the first that does not
-        at_budget = np.bincount(row[fits], weights=tokens[fits], minlength=len(final))
     if not good.any():
         return {}
+    metric = parse_metric(headline)
+    k = 5 if 5 in plan.ks else max(plan.ks)
+    at_budget = float(_context_tokens(final, table, None, plan)[good].mean())
+    at_k = {n: float(_context_tokens(final, table, n, plan)[good].mean()) for n in {k, metric.k or k}}
     return {
-        f"context_tokens_at_{k}": float(at_k[good].mean()),
-        "context_tokens_at_budget": float(at_budget[good].mean()),
+        f"context_tokens_at_{k}": at_k[k],
+        "context_tokens_at_budget": at_budget,
+        "context_tokens": at_budget if metric.level == "L5" else at_k[metric.k or k],
     }
+
+
+def _context_tokens(final: Ranked, table: ChunkTable, k: int | None, plan: Plan) -> Floats:
+    """Tokens of each question's first `k` chunks; None: of what fits into the budget."""
+    tokens = table.tokens[final.unit].astype(np.int64)
+    row = final.row
+    if k is not None:
+        within = np.arange(len(row)) - final.offsets[row] < k
+    elif plan.budget_cut == "truncate":
+        return np.minimum(np.bincount(row, weights=tokens, minlength=len(final)), plan.budget)
+    else:
+        total = np.concatenate(([0], np.cumsum(tokens)))
+        # Running sums only grow, so nothing fits after the first that does not.
+        within = total[1:] - total[final.offsets[row]] <= plan.budget
+    return np.bincount(row[within], weights=tokens[within], minlength=len(final))
 
 
 def _nothing(question_ids: Sequence[str]) -> Run:

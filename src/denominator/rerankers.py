@@ -12,18 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench, FirstStage
+from denominator.retrievers.late import check_dimensions, pool_scores
 from denominator.retrievers.lexical import BM25
 from denominator.retrievers.own import function_of
-from denominator.retrievers.static import DIMENSIONS, Bags, Static, chunk_bags, static_model
+from denominator.retrievers.static import DIMENSIONS, Static, static_model
 from denominator.retrievers.table import Ranked, min_max, resorted, top_scores
-from denominator.types import Floats, Ints
-
-TABLE_NUMBERS = 40_000_000
-"""Similarity tables up to this many numbers are kept for all questions at once, larger ones are made in blocks."""
 
 
 class Reranker(Protocol):
@@ -72,120 +68,21 @@ class MaxSim:
     """Late interaction over static token vectors: Σ idf·max cosine over the question's tokens, divided by Σ idf.
 
     idf = ln(1 + (N − df + ½)/(df + ½)) over the chunks. Being divided by Σ idf the score compares across questions, so
-    the top score is the confidence. Token vectors are rounded to 12 bits, so that every sum in the product of tables is
-    a whole number below 2²⁴ and exact in float32: the same bits for any block size and number of threads.
+    the top score is the confidence. See `denominator.retrievers.late`, which is the same as a first stage.
     """
 
     dimensions: int = DIMENSIONS
     code: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.dimensions, bool) or not 1 <= self.dimensions <= DIMENSIONS:
-            raise ConfigError(f"reranker maxsim: dimensions must be 1 to {DIMENSIONS}, found {self.dimensions!r}")
+        check_dimensions("reranker maxsim", self.dimensions)
 
     def identity(self) -> str:
         return static_model().identity
 
     def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
-        cache, kept = bench.cache, bench.queries.kept
-        space = cache.once(f"tokens:{self.dimensions}", lambda: TokenSpace(self.dimensions), lambda made: made.nbytes)
-        corpus = cache.once(
-            f"maxsim:{bench.table.key}", lambda: ChunkTokens(chunk_bags(bench)), lambda made: made.nbytes
-        )
-        bags = static_model().bags(bench.queries.texts)
-        wanted = np.unique(bags.tokens).astype(np.int64)
-        known = None
-        if kept and len(wanted) * len(corpus.vocabulary) <= TABLE_NUMBERS:
-            key = f"maxsim:{self.dimensions}:{bench.queries.key}"
-            known = cache.once(key, lambda: Similarities(space, wanted), lambda _: 4 * TABLE_NUMBERS)
-            known.cover(corpus.vocabulary)
-        scores = np.zeros(len(ranked.unit))
-        for i in range(len(ranked)):
-            a, b = ranked.offsets[i], ranked.offsets[i + 1]
-            tokens = bags.tokens[bags.offsets[i] : bags.offsets[i + 1]].astype(np.int64)
-            if a == b or not len(tokens):
-                continue
-            found, starts, filled = corpus.tokens(ranked.unit[a:b])
-            if not len(found):
-                continue
-            # A pool's own tokens give the same numbers as the table for everything: the sums are exact.
-            table = known or Similarities(space, tokens)
-            if known is None:
-                table.cover(np.flatnonzero(np.bincount(found, minlength=space.size)))
-            best = np.maximum.reduceat(table.rows(tokens).take(table.place[found], axis=1), starts, axis=1)
-            weights = corpus.idf(tokens) * bags.counts[bags.offsets[i] : bags.offsets[i + 1]]
-            # Row after row in float64: the order of the sum never changes.
-            total = np.zeros(best.shape[1])
-            for weight, line in zip(weights, best, strict=True):
-                total += weight * line
-            scores[a + filled] = total / (space.scale**2 * weights.sum())
+        scores = pool_scores(bench, bench.queries, ranked.offsets, ranked.unit, self.dimensions)
         return replace(resorted(ranked, scores, bench.order), confidence=None, has_confidence=True)
-
-
-class TokenSpace:
-    """Token vectors scaled to length 1 and rounded to whole numbers, made as they are asked for."""
-
-    def __init__(self, dimensions: int) -> None:
-        self.source = static_model().table[:, :dimensions]
-        self.size = len(self.source)
-        # A rounded vector is at most ½·√d longer than `scale`; squared it must stay below 2²⁴.
-        self.scale = 4096.0 - np.ceil(0.5 * np.sqrt(dimensions)) - 1
-        self.made = np.zeros(self.size, np.bool_)
-        self.all = np.zeros((self.size, dimensions), np.float32)
-        self.nbytes = self.all.nbytes
-
-    def vectors(self, tokens: Ints) -> npt.NDArray[np.float32]:
-        new = tokens[~self.made[tokens]]
-        if len(new):
-            wide = self.source[new].astype(np.float64)
-            length = np.sqrt(np.add.reduce(wide * wide, axis=1, keepdims=True))
-            unit = np.divide(wide, length, out=np.zeros_like(wide), where=length > 0)
-            self.all[new] = np.rint(unit * self.scale)
-            self.made[new] = True
-        return self.all[tokens]
-
-
-class Similarities:
-    """Cosine × scale² of some tokens (rows, ascending) with others (columns, in the order in which they came)."""
-
-    def __init__(self, space: TokenSpace, wanted: Ints) -> None:
-        self.space, self.wanted = space, wanted
-        self.table = np.empty((len(wanted), 0), np.float32)
-        self.place = np.full(space.size, -1, np.int32)
-
-    def cover(self, vocabulary: Ints) -> None:
-        """Adds the columns that are missing. Chunkers share most of a corpus's tokens."""
-        new = vocabulary[self.place[vocabulary] < 0]
-        if len(new):
-            self.place[new] = self.table.shape[1] + np.arange(len(new))
-            more = self.space.vectors(self.wanted) @ self.space.vectors(new).T
-            self.table = np.concatenate((self.table, more), axis=1) if self.table.size else more
-
-    def rows(self, tokens: Ints) -> npt.NDArray[np.float32]:
-        return self.table[np.searchsorted(self.wanted, tokens)]
-
-
-class ChunkTokens:
-    """The tokens of each chunk of a corpus, and in how many chunks each occurs."""
-
-    def __init__(self, bags: Bags) -> None:
-        self.bags = bags
-        self.frequency = np.bincount(bags.tokens, minlength=len(static_model().table))
-        self.vocabulary = np.flatnonzero(self.frequency)
-        self.nbytes = bags.tokens.nbytes + self.frequency.nbytes + self.vocabulary.nbytes
-
-    def idf(self, tokens: Ints) -> Floats:
-        frequency = self.frequency[tokens].astype(np.float64)
-        return np.log1p((len(self.bags) - frequency + 0.5) / (frequency + 0.5))
-
-    def tokens(self, units: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.uint16], Ints, Ints]:
-        """The tokens of these chunks one after the other, where each chunk begins, and which chunks have any."""
-        start, size = self.bags.offsets[units], self.bags.offsets[units + 1] - self.bags.offsets[units]
-        filled = np.flatnonzero(size)
-        start, size = start[filled], size[filled]
-        first = np.asarray(np.cumsum(size) - size, np.int64)
-        place = np.repeat(start - first, size) + np.arange(int(size.sum()))
-        return self.bags.tokens[place], first, filled
 
 
 @dataclass(frozen=True, slots=True)

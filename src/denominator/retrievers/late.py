@@ -1,0 +1,233 @@
+"""Late interaction over static token vectors: each token of a question looks for its closest token of a chunk.
+
+The score is Σ idf·max cosine over the question's tokens, divided by Σ idf; idf = ln(1 + (N − df + ½)/(df + ½)) over the
+chunks. Token vectors are rounded to 12 bits, so that every sum in the product of tables is a whole number below 2²⁴
+and exact in float32: the same bits for any block size and number of threads, whether a chunk is scored alone, in a pool
+or with the whole corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from denominator.errors import ConfigError
+from denominator.retrievers.bench import Bench
+from denominator.retrievers.static import DIMENSIONS, Bags, chunk_bags, static_model
+from denominator.retrievers.table import Queries, Ranked, ranked_of, rounded
+from denominator.types import Floats, Int32s, Ints
+
+TABLE_NUMBERS = 40_000_000
+"""Similarity tables up to this many numbers are kept for all questions at once, larger ones are made in blocks."""
+SCORES_PER_BLOCK = 8_000_000
+TOKENS_PER_BLOCK = 256
+
+
+def check_dimensions(who: str, dimensions: object) -> None:
+    """Raises ConfigError for what the token vectors do not have."""
+    if isinstance(dimensions, bool) or not isinstance(dimensions, int) or not 1 <= dimensions <= DIMENSIONS:
+        raise ConfigError(f"{who}: dimensions must be 1 to {DIMENSIONS}, found {dimensions!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class LateInteraction:
+    """MaxSim over static token vectors against every chunk; the work grows with questions × tokens of the corpus.
+
+    A question without tokens finds nothing, and a chunk without tokens is never found. Confidence is the top score.
+    """
+
+    dimensions: int = DIMENSIONS
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_dimensions("embedder late_interaction", self.dimensions)
+
+    def identity(self) -> str:
+        return static_model().identity
+
+    def open(self, bench: Bench) -> LateIndex:
+        return LateIndex(self.dimensions, bench)
+
+
+class LateIndex:
+    """The tokens of all chunks, opened."""
+
+    def __init__(self, dimensions: int, bench: Bench) -> None:
+        self.dimensions, self.order = dimensions, bench.order
+        self.corpus = chunk_tokens(bench)
+        bags = self.corpus.bags
+        size = bags.offsets.nbytes + bags.tokens.nbytes + 2 * dimensions * len(self.corpus.vocabulary)
+        self.facts: Mapping[str, float] = {"index_bytes": float(size)}
+
+    def search(self, bench: Bench, queries: Queries) -> Ranked:
+        space, corpus, bags = token_space(bench, self.dimensions), self.corpus, static_model().bags(queries.texts)
+        n = len(corpus.bags)
+        filled = np.flatnonzero(np.diff(corpus.bags.offsets))
+        place = np.full(space.size, -1, np.int64)
+        place[corpus.vocabulary] = np.arange(len(corpus.vocabulary))
+        columns, starts = place[corpus.bags.tokens], np.asarray(corpus.bags.offsets[:-1][filled])
+        weights = corpus.idf(bags.tokens.astype(np.int64)) * bags.counts
+        rows: list[Ints] = []
+        units: list[Ints] = []
+        scores: list[Floats] = []
+        exhausted = np.ones(len(queries), np.bool_)
+        step = max(1, SCORES_PER_BLOCK // max(1, n))
+        for a in range(0, len(queries) if len(filled) else 0, step):
+            b = min(a + step, len(queries))
+            mine = slice(int(bags.offsets[a]), int(bags.offsets[b]))
+            owner = np.repeat(np.arange(b - a), np.diff(bags.offsets[a : b + 1]))
+            total = self._totals(space, columns, starts, (owner, bags.tokens[mine].astype(np.int64), weights[mine]))
+            sums = np.bincount(owner, weights=weights[mine], minlength=b - a)
+            for i in np.flatnonzero(sums > 0).tolist():
+                found = rounded(total[i] / (space.scale**2 * sums[i]))
+                keep = np.arange(len(filled))
+                if len(filled) > bench.depth:
+                    exhausted[a + i] = False
+                    # Everything that ties with the last place stays; the tie rule decides below.
+                    last = np.partition(found, len(found) - bench.depth)[len(found) - bench.depth]
+                    keep = np.flatnonzero(found >= last)
+                rows.append(np.full(len(keep), a + i))
+                units.append(filled[keep])
+                scores.append(found[keep])
+        return ranked_of(
+            np.concatenate(rows) if rows else np.empty(0, np.int64),
+            np.concatenate(units) if units else np.empty(0, np.int64),
+            np.concatenate(scores) if scores else np.empty(0),
+            order=self.order,
+            rows=len(queries),
+            depth=bench.depth,
+            exhausted=exhausted,
+        )
+
+    def _totals(self, space: TokenSpace, columns: Ints, starts: Ints, asked: tuple[Ints, Ints, Floats]) -> Floats:
+        """Σ idf·max of every question of a block with every filled chunk; tokens ascending, so sums keep one order."""
+        owner, tokens, weights = asked
+        total = np.zeros((int(owner[-1]) + 1 if len(owner) else 0, len(starts)))
+        by_token = np.argsort(tokens, kind="stable")
+        distinct, first = np.unique(tokens[by_token], return_index=True)
+        ends = np.append(first[1:], len(tokens))
+        vocabulary = space.vectors(self.corpus.vocabulary)
+        for a in range(0, len(distinct), TOKENS_PER_BLOCK):
+            table = space.vectors(distinct[a : a + TOKENS_PER_BLOCK]) @ vocabulary.T
+            for j, line in enumerate(table, a):
+                best = np.maximum.reduceat(line.take(columns), starts)
+                for at in by_token[first[j] : ends[j]].tolist():
+                    total[owner[at]] += weights[at] * best
+        return np.concatenate((total, np.zeros((0, len(starts)))))
+
+    def score(self, bench: Bench, queries: Queries, row: Ints, unit: Ints) -> Floats:
+        place = np.argsort(row, kind="stable")
+        offsets = np.concatenate(([0], np.cumsum(np.bincount(row, minlength=len(queries))))).astype(np.int64)
+        scores = np.empty(len(row))
+        scores[place] = pool_scores(bench, queries, offsets, unit[place].astype(np.int32), self.dimensions)
+        return rounded(scores)
+
+
+def pool_scores(bench: Bench, queries: Queries, offsets: Ints, unit: Int32s, dimensions: int) -> Floats:
+    """Scores of the chunks `unit[offsets[i]:offsets[i+1]]` with question i; 0 where either has no token."""
+    space, corpus = token_space(bench, dimensions), chunk_tokens(bench)
+    bags = static_model().bags(queries.texts)
+    wanted = np.unique(bags.tokens).astype(np.int64)
+    known = None
+    if queries.kept and len(wanted) * len(corpus.vocabulary) <= TABLE_NUMBERS:
+        key = f"maxsim:{dimensions}:{queries.key}"
+        known = bench.cache.once(key, lambda: Similarities(space, wanted), lambda _: 4 * TABLE_NUMBERS)
+        known.cover(corpus.vocabulary)
+    scores = np.zeros(len(unit))
+    for i in range(len(offsets) - 1):
+        a, b = offsets[i], offsets[i + 1]
+        tokens = bags.tokens[bags.offsets[i] : bags.offsets[i + 1]].astype(np.int64)
+        if a == b or not len(tokens):
+            continue
+        found, starts, filled = corpus.tokens(unit[a:b])
+        if not len(found):
+            continue
+        # A pool's own tokens give the same numbers as the table for everything: the sums are exact.
+        table = known or Similarities(space, tokens)
+        if known is None:
+            table.cover(np.flatnonzero(np.bincount(found, minlength=space.size)))
+        columns = table.place[found].astype(np.int64)
+        weights = corpus.idf(tokens) * bags.counts[bags.offsets[i] : bags.offsets[i + 1]]
+        # Token after token in float64: the order of the sum never changes.
+        total = np.zeros(len(starts))
+        for weight, line in zip(weights, np.searchsorted(table.wanted, tokens).tolist(), strict=True):
+            total += weight * np.maximum.reduceat(table.table[line].take(columns), starts)
+        scores[a + filled] = total / (space.scale**2 * weights.sum())
+    return scores
+
+
+def token_space(bench: Bench, dimensions: int) -> TokenSpace:
+    return bench.cache.once(f"tokens:{dimensions}", lambda: TokenSpace(dimensions), lambda made: made.nbytes)
+
+
+def chunk_tokens(bench: Bench) -> ChunkTokens:
+    return bench.cache.once(
+        f"maxsim:{bench.table.key}", lambda: ChunkTokens(chunk_bags(bench)), lambda made: made.nbytes
+    )
+
+
+class TokenSpace:
+    """Token vectors scaled to length 1 and rounded to whole numbers, made as they are asked for."""
+
+    def __init__(self, dimensions: int) -> None:
+        self.source = static_model().table[:, :dimensions]
+        self.size = len(self.source)
+        # A rounded vector is at most ½·√d longer than `scale`; squared it must stay below 2²⁴.
+        self.scale = 4096.0 - np.ceil(0.5 * np.sqrt(dimensions)) - 1
+        self.made = np.zeros(self.size, np.bool_)
+        self.all = np.zeros((self.size, dimensions), np.float32)
+        self.nbytes = self.all.nbytes
+
+    def vectors(self, tokens: Ints) -> npt.NDArray[np.float32]:
+        new = tokens[~self.made[tokens]]
+        if len(new):
+            wide = self.source[new].astype(np.float64)
+            length = np.sqrt(np.add.reduce(wide * wide, axis=1, keepdims=True))
+            unit = np.divide(wide, length, out=np.zeros_like(wide), where=length > 0)
+            self.all[new] = np.rint(unit * self.scale)
+            self.made[new] = True
+        return self.all[tokens]
+
+
+class Similarities:
+    """Cosine × scale² of some tokens (rows, ascending) with others (columns, in the order in which they came)."""
+
+    def __init__(self, space: TokenSpace, wanted: Ints) -> None:
+        self.space, self.wanted = space, wanted
+        self.table = np.empty((len(wanted), 0), np.float32)
+        self.place = np.full(space.size, -1, np.int32)
+
+    def cover(self, vocabulary: Ints) -> None:
+        """Adds the columns that are missing. Chunkers share most of a corpus's tokens."""
+        new = vocabulary[self.place[vocabulary] < 0]
+        if len(new):
+            self.place[new] = self.table.shape[1] + np.arange(len(new))
+            more = self.space.vectors(self.wanted) @ self.space.vectors(new).T
+            self.table = np.concatenate((self.table, more), axis=1) if self.table.size else more
+
+
+class ChunkTokens:
+    """The tokens of each chunk of a corpus, and in how many chunks each occurs."""
+
+    def __init__(self, bags: Bags) -> None:
+        self.bags = bags
+        self.frequency = np.bincount(bags.tokens, minlength=len(static_model().table))
+        self.vocabulary = np.flatnonzero(self.frequency)
+        self.nbytes = bags.tokens.nbytes + self.frequency.nbytes + self.vocabulary.nbytes
+
+    def idf(self, tokens: Ints) -> Floats:
+        frequency = self.frequency[tokens].astype(np.float64)
+        return np.log1p((len(self.bags) - frequency + 0.5) / (frequency + 0.5))
+
+    def tokens(self, units: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.uint16], Ints, Ints]:
+        """The tokens of these chunks one after the other, where each chunk begins, and which chunks have any."""
+        start, size = self.bags.offsets[units], self.bags.offsets[units + 1] - self.bags.offsets[units]
+        filled = np.flatnonzero(size)
+        start, size = start[filled], size[filled]
+        first = np.asarray(np.cumsum(size) - size, np.int64)
+        place = np.repeat(start - first, size) + np.arange(int(size.sum()))
+        return self.bags.tokens[place], first, filled
