@@ -10,13 +10,14 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from denominator import __version__, labelling
 from denominator.eligibility import BLOCKING
 from denominator.errors import ConfigError, InputError, MeasurementError
 from denominator.labelling import Asked, Book, Candidate, Decision, Item, JsonGroup
 from denominator.readers import native
+from denominator.readers.build import Evaluate
 from denominator.readers.textfiles import as_path, near, one_of
 from denominator.types import Dataset, Document, Question
 
@@ -46,7 +47,7 @@ evidence   3        passage 3, then which part of it
            Enter    done
 part       Enter the passage   2 a sentence   2-4 sentences as one piece   1,3 two pieces, both needed
            d the whole document   or words of the text, exactly as they stand there ("…" around words that are digits)
-anywhere   :undo takes the answer before back   :back asks for the state again   :skip   :quit   :help
+anywhere   :undo takes back the answer before this question   :back one step   :skip   :quit   :help
 """
 
 
@@ -63,7 +64,7 @@ class _Skip(Exception):  # noqa: N818
 
 
 class _Back(Exception):  # noqa: N818
-    """Ask for the state of this question again."""
+    """One step back within this question: from a part to the evidence, from there to the state."""
 
 
 # ------------------------------------------------------------------ passages
@@ -309,7 +310,7 @@ class Sitting:
         noted = labelling.noted_groups(record)
         keep = ", k keeps the gold" if noted else ""
         while True:
-            more = "Enter done, or N" if groups else "a passage's number"
+            more = "Enter done; N one more, or N an alternative" if groups else "a passage's number"
             typed = self._answer(f"evidence ({more}{keep}, ? help)")
             if typed in ("?", "h", "help"):
                 self._say(HELP)
@@ -344,7 +345,10 @@ class Sitting:
         if alternative and not groups:
             self._say("an alternative to what? Choose a first piece, then `or N`")
             return
-        items = self._part(candidate, single=alternative)
+        try:
+            items = self._part(candidate, single=alternative)
+        except _Back:
+            return
         if alternative:
             if items[0] in groups[-1]:
                 self._say("that alternative is noted already")
@@ -365,7 +369,7 @@ class Sitting:
         sentences = sentence_spans(text, candidate.start, candidate.end)
         for i, (a, b) in enumerate(sentences, 1):
             self._say(_flat(text[a:b]), f"  {i:>2}  ")
-        several = f", 1 to {len(sentences)} sentences such as 1 or 1-2" if len(sentences) > 1 else ""
+        several = f", 1-{len(sentences)} sentences" if len(sentences) > 1 else ""
         while True:
             typed = self._answer(f"part (Enter all{several}, d document, or its words)")
             if not typed:
@@ -462,6 +466,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corpus", metavar="FILE", help="documents as JSON lines")
     parser.add_argument("--folder", metavar="DIR", help="native folder; documents, with --questions")
     parser.add_argument("--config-dir", metavar="DIR", help="your own configuration, with dataset/NAME.yaml")
+    parser.add_argument("--evaluate", choices=get_args(Evaluate), help="abstention: states only, no corpus is needed")
     parser.add_argument("--list", action="store_true", help="only print what would be asked")
     parser.add_argument("--state", action="append", default=[], choices=BLOCKING, help="only these (repeatable)")
     parser.add_argument("--id", action="append", default=[], metavar="ID", help="this question, labelled or not")
@@ -481,6 +486,10 @@ def _part(args: argparse.Namespace) -> Any:
         raise ConfigError(str(error).replace("denominator doctor", "denominator label")) from None
     if getattr(part, "assume_answerable", False):  # what the file itself says is what has to be labelled
         part = replace(part, assume_answerable=False)
+    if args.evaluate is not None:
+        if not hasattr(part, "evaluate"):
+            raise ConfigError(f"--evaluate: {type(part).__name__} has no such setting")
+        part = replace(part, evaluate=args.evaluate)
     return part
 
 
@@ -552,7 +561,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(f"nothing to label: {len(data.questions)} questions\n")
         return 0
     if corpus_ids is None and data.evaluate == "retrieval":
-        raise ConfigError("label needs the documents, too, to show passages: --corpus FILE")
+        raise ConfigError("label needs the documents, too, to show passages: --corpus FILE (or --evaluate abstention)")
     pool = Pool.build(data, top=args.top, cache=args.cache) if corpus_ids is not None else None
     with suppress(ImportError, ValueError, OSError):
         if sys.stdin.isatty():
