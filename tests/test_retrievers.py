@@ -456,7 +456,7 @@ def own(answer, **options):
         [{"document_id": "d2"}, {"document_id": "d0"}],
         [Hit("d2", "d2", 0.9), Hit("d0", "d0", 0.1)],
         ["d2", "d2", "d0"],
-        iter(["d2", "d0"]),
+        pytest.param(iter(["d2", "d0"]), id="iterator"),
     ],
     ids=str,
 )
