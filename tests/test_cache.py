@@ -401,3 +401,27 @@ print(Cache.key('s', {'t': '\\xe9\\u4e2d\\U0001f600', 's': describe({'b', 'a'})}
         for seed, locale, utf8 in (("1", "C", "0"), ("2", "C.UTF-8", "1"))
     }
     assert len(found) == 1
+
+
+def test_pruning_by_stage_and_as_a_rehearsal(tmp_path):
+    cache = Cache(tmp_path)
+    keys = {s: cache.stage(s, {}, payload, f"of {s}").key for s in ("chunks", "first_stage")}
+    assert {e.stage for e in cache.prune(max_bytes=0, dry_run=True)} == {"chunks", "first_stage"}
+    assert len(cache.entries()) == 2
+    assert [e.key for e in cache.prune(max_bytes=0, stages=["chunks"])] == [keys["chunks"]]
+    assert [e.key for e in cache.entries()] == [keys["first_stage"]]
+    assert cache.get(keys["chunks"]) is None  # not from memory either
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert not cache.path(keys["chunks"]).parent.exists()
+
+
+def test_peek_neither_uses_nor_mends(tmp_path):
+    cache = Cache(tmp_path)
+    key = cache.stage("s", {}, payload, "one").key
+    os.utime(cache.path(key), (1000, 1000))
+    assert cache.peek(key).what == "one"
+    assert cache.peek(key).used == 1000
+    assert cache.peek("0" * 64) is None
+    (cache.path(key) / "meta.json").write_text("broken")
+    assert Cache(tmp_path).peek(key).stage == "damaged"
+    assert cache.path(key).is_dir()

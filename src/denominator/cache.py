@@ -373,7 +373,7 @@ class Cache:
         entry = Entry(key, stage, arrays, lists, facts, seconds, False, size, tuple(uses.values()))
         if not self.writable or self.root is None or not payload.kept:
             return entry
-        scratch = self.root / "tmp" / f"{key[:16]}.{uuid.uuid4().hex[:8]}.{os.getpid()}.{socket.gethostname()}"
+        scratch = self._scratch(key)
         try:
             scratch.mkdir(parents=True)
             self._tidy()
@@ -496,22 +496,21 @@ class Cache:
 
     def entries(self) -> list[EntryInfo]:
         """Everything that is on disk, ordered by key. Unreadable entries are listed as stage `damaged`."""
-        found = []
-        for folder in self._folders():
-            try:
-                meta = json.loads((folder / "meta.json").read_bytes())
-                size = sum(f["bytes"] for f in meta["files"].values())
-                used = folder.stat().st_mtime
-                found.append(
-                    EntryInfo(
-                        folder.name, meta["stage"], meta["what"], size, meta["created"], used, meta["seconds"], folder
-                    )
-                )
-            except (OSError, ValueError, KeyError, TypeError):
-                with contextlib.suppress(OSError):
-                    size, used = sum(p.stat().st_size for p in folder.iterdir()), folder.stat().st_mtime
-                    found.append(EntryInfo(folder.name, "damaged", "", size, used, used, 0.0, folder))
-        return found
+        return [info for folder in self._folders() if (info := self._info(folder)) is not None]
+
+    def _info(self, folder: Path) -> EntryInfo | None:
+        try:
+            meta = json.loads((folder / "meta.json").read_bytes())
+            size = sum(f["bytes"] for f in meta["files"].values())
+            used = folder.stat().st_mtime
+            return EntryInfo(
+                folder.name, meta["stage"], meta["what"], size, meta["created"], used, meta["seconds"], folder
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError):
+                size, used = sum(p.stat().st_size for p in folder.iterdir()), folder.stat().st_mtime
+                return EntryInfo(folder.name, "damaged", "", size, used, used, 0.0, folder)
+        return None
 
     def _folders(self) -> list[Path]:
         if self.root is None or not self.root.is_dir():
@@ -519,30 +518,61 @@ class Cache:
         return sorted(p for p in self.root.glob("[0-9a-f][0-9a-f]/*") if p.is_dir())
 
     def prune(
-        self, *, older_than: float | None = None, max_bytes: int | None = None, now: float | None = None
+        self,
+        *,
+        older_than: float | None = None,
+        max_bytes: int | None = None,
+        stages: Sequence[str] | None = None,
+        now: float | None = None,
+        dry_run: bool = False,
     ) -> list[EntryInfo]:
         """Removes entries unused for `older_than` seconds, then the least recently used until `max_bytes` are left.
 
-        Damaged entries and what a killed process left in `tmp` for over an hour go too. Returns what was removed.
+        `stages`: only entries of these. Damaged entries and what a killed process left in `tmp` for over an hour go
+        too. Safe beside running sweeps: an entry vanishes whole. Returns what was to be removed (a path that is still
+        there could not be).
         """
         moment = time.time() if now is None else now
-        kept = sorted(self.entries(), key=lambda e: (e.used, e.key))
+        known = sorted(self.entries(), key=lambda e: (e.used, e.key))
+        kept = [e for e in known if stages is None or e.stage in stages]
         total = sum(e.bytes for e in kept)
         removed = []
         for entry in kept:
             old = older_than is not None and moment - entry.used > older_than
             full = max_bytes is not None and total > max_bytes
             if old or full or entry.stage == "damaged":
-                shutil.rmtree(entry.path, ignore_errors=True)
-                self._entries.pop(entry.key, None)
                 total -= entry.bytes
                 removed.append(entry)
-        if self.root is not None:
+                if not dry_run:
+                    self._remove(entry)
+        if self.root is not None and not dry_run:
             for stale in sorted((self.root / "tmp").glob("*")):
                 with contextlib.suppress(OSError):
                     if moment - stale.stat().st_mtime > 3600:
                         shutil.rmtree(stale, ignore_errors=True)
+            for folder in {e.path.parent for e in removed}:
+                with contextlib.suppress(OSError):  # only when empty
+                    folder.rmdir()
         return removed
+
+    def _remove(self, entry: EntryInfo) -> None:
+        away = self._scratch(entry.key)
+        self._entries.pop(entry.key, None)
+        with contextlib.suppress(OSError):
+            away.parent.mkdir(exist_ok=True)
+            entry.path.rename(away)
+            shutil.rmtree(away, ignore_errors=True)
+
+    def _scratch(self, key: str) -> Path:
+        """A name in `tmp` that says whose it is, so that what a killed process left can be told from work."""
+        assert self.root is not None
+        return self.root / "tmp" / f"{key[:16]}.{uuid.uuid4().hex[:8]}.{os.getpid()}.{socket.gethostname()}"
+
+    def peek(self, key: str) -> EntryInfo | None:
+        """What is known of an entry without reading, using or mending it; None when there is none."""
+        if self.root is None:
+            return None
+        return self._info(self.path(key))
 
 
 def _alive(pid: str) -> bool:

@@ -78,6 +78,8 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what is wrong with a data set, before any run")
     label = commands.add_parser("label", help="label questions by hand, with passages to choose from")
     schema = commands.add_parser("schema", help="JSON Schema of the native file formats")
+    cache = commands.add_parser("cache", help="what lies in the cache, and how to make room")
+    _delegate(cache, "denominator.housekeeping", "add_arguments", "run")
     _delegate(doctor, "denominator.doctor", "add_arguments", "run")
     _delegate(label, "denominator.label", "add_arguments", "run")
     _delegate(schema, "denominator.schema", "add_arguments", "run")
