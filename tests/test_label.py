@@ -341,6 +341,30 @@ def test_the_file_stays_a_link_and_keeps_its_mode(shop: Path, tmp_path: Path) ->
     assert record(shop, "bare")["state"] == "unanswerable"
 
 
+def test_whoever_has_the_file_open_sees_all_of_the_old_or_all_of_the_new(shop: Path) -> None:
+    path = shop / "questions.jsonl"
+    before = path.read_bytes()
+    with path.open("rb") as reader:
+        head = reader.read(10)
+        Book(path).write("bare", {"state": "unanswerable"})
+        assert head + reader.read() == before  # the file was replaced, not written over
+    assert path.read_bytes() != before
+
+
+def test_ctrl_c_while_an_answer_is_being_written(
+    shop: Path, sit: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (shop / "questions.jsonl").read_bytes()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    assert sit(["u", ""], shop)[0] == 130
+    assert (shop / "questions.jsonl").read_bytes() == before
+    assert sorted(p.name for p in shop.iterdir()) == ["corpus.jsonl", "questions.jsonl"]
+
+
 def test_a_full_disk_leaves_the_file_as_it_was(
     shop: Path, sit: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
