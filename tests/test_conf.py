@@ -23,7 +23,10 @@ OWN = {"function": "math.sqrt"}  # what stands for a value that only a person ca
 def needs(group: str, choice: str) -> list[str]:
     """Overrides for what a choice leaves open (`???`)."""
     node = yaml.safe_load((CONF / group / f"{choice}.yaml").read_text(encoding="utf-8")) or {}
-    return [f"{group}.{key}={OWN.get(key, 'somewhere')}" for key, value in node.items() if value == "???"]
+    needed = [key for key, value in node.items() if value == "???"]
+    # Files are named, or the folder that holds them: the choice for own files needs one of the two.
+    needed += ["folder"] if node.get("folder") == "" else []
+    return [f"{group}.{key}={OWN.get(key, 'somewhere')}" for key in needed]
 
 
 def jobs_of(*overrides: str, mode: app.Mode = "sweep") -> list[app.Job]:
@@ -151,7 +154,7 @@ BAD: list[tuple[list[str], type[Exception], str]] = [
     (["embedder._target_=denominator.embedders.BM52"], ConfigError, r"has no 'BM52'; did you mean 'BM25'\?"),
     (["embedder._target_=denominator.chunkers.Fixed", "~embedder.k1", "~embedder.b", "~embedder.language",
       "~embedder.stopwords"], ConfigError, r"Fixed has no method open\(\), so it cannot be a embedder"),
-    (["dataset=native"], ConfigError, r"dataset\.folder: a value is needed"),
+    (["dataset=native"], ConfigError, r"a data set needs questions=FILE"),
     (["tracking.urri=x"], ConfigError, r"did you mean 'uri'\?"),
     (["embedder=bm25,static", "baseline=fixd_128/bm25/none"], ConfigError, r"baseline: .* did you mean 'fixed_128'\?"),
     (["fail_fast=maybe"], ConfigError, r"fail_fast: found 'maybe', expected true or false"),
