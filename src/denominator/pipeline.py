@@ -6,6 +6,7 @@ recomputes no chunk and no vector. A question that fails stays a question: it is
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ import numpy as np
 
 from denominator import __version__
 from denominator.answerers import Answerer, Threshold, Writer
-from denominator.cache import Array, Cache, Payload, describe
+from denominator.cache import Array, Cache, Entry, Payload, describe
 from denominator.chunkers import Chunker, checked_chunks
 from denominator.eligibility import document_groups
 from denominator.errors import ConfigError, DenominatorError, MeasurementError, StageError
@@ -23,11 +24,23 @@ from denominator.evaluation import Summary, evaluate, parse_metric, summarize
 from denominator.fingerprint import sha
 from denominator.ranking import check_depth, check_k
 from denominator.rerankers import Reranker, without
-from denominator.retrievers.bench import Bench, FirstStage, pack, unpack
+from denominator.retrievers.bench import Bench, FirstStage, pack, ranked_inputs, unpack
 from denominator.retrievers.table import NO_TEXT, ChunkTable, Columns, Queries, Ranked, columns_of
 from denominator.retrievers.threads import threads, threads_limited
 from denominator.spans import CorpusIndex, split_evidence
-from denominator.types import METRIC_VERSION, Answer, Bools, Dataset, Document, Floats, Outcome, Plan, Run, StageTime
+from denominator.types import (
+    METRIC_VERSION,
+    Answer,
+    Bools,
+    Dataset,
+    Document,
+    Floats,
+    Outcome,
+    Plan,
+    Question,
+    Run,
+    StageTime,
+)
 
 
 class DatasetPart(Protocol):
@@ -236,28 +249,52 @@ class _Work:
 
     def bench(self) -> Bench:
         documents = tuple(sorted(self.data.documents, key=lambda d: d.id))
-        part = describe(self.cell.chunker)
-        libraries = [f"semchunk {_version('semchunk')}"] if getattr(self.cell.chunker, "library", None) else []
-        corpus = self.data.corpus_hash or ""
-        inputs = {"part": part, "corpus": corpus, "libraries": libraries}
-        name = type(self.cell.chunker).__name__
+        part: Any = self.cell.chunker
+        library = getattr(part, "library", None)
+        inputs = {
+            "part": describe(part),
+            "corpus": self.data.corpus_hash or "",
+            "libraries": [f"{library} {_version(library)}"] if library else [],
+        }
+        name = type(part).__name__
 
-        def compute() -> Payload:
-            return _packed(columns_of(documents, _chunked(self.cell.chunker, documents)))
+        def chunks() -> Payload:
+            return _packed(columns_of(documents, _chunked(part, documents)))
 
         self._say(f"chunk: {name}")
-        entry = self.cache.stage("chunks", inputs, compute, f"{name}, {len(documents)} documents")
-        table = self.cache.once(
-            f"table:{entry.key}",
-            lambda: _unpacked(entry.arrays, entry.lists).table(entry.key, documents),
-            lambda made: 200 * len(made),
-        )
+        table = self._table("chunks", inputs, chunks, documents)[0]
         if not len(table):
             raise StageError(
                 f"{name} made no chunk of {len(documents)} documents; an empty index would score 0 like a real one"
             )
-        queries = Queries(tuple(q.question or "" for q in self.questions), ids=tuple(q.id for q in self.questions))
+        if hasattr(part, "small_chunks"):
+            parent: Any
+            small, parent = self._table("small_chunks", inputs, lambda: _small(part, documents, table), documents)
+            table = replace(table, small=small, parent=parent)
+        queries = Queries(tuple(q.question or "" for q in self.questions))
         return Bench(self.cache, table, queries, self.plan.pool, self.progress)
+
+    def _table(
+        self, stage: str, inputs: Mapping[str, Any], compute: Callable[[], Payload], documents: tuple[Document, ...]
+    ) -> tuple[ChunkTable, Array | None]:
+        """The chunks of a stage, and the chunk that each belongs to where they are small units.
+
+        What a chunker gave whose inside nobody can see is not kept; its content is then the key of all that follows.
+        """
+        name = type(self.cell.chunker).__name__
+        made: Payload | Entry
+        if getattr(self.cell.chunker, "cacheable", True):
+            made = self.cache.stage(stage, inputs, compute, f"{name}, {len(documents)} documents")
+            key = made.key
+        else:
+            made = self.cache.once(sha([stage, inputs]), compute, lambda p: sum(a.nbytes for a in p.arrays.values()))
+            content = {n: hashlib.sha256(np.ascontiguousarray(a).data).hexdigest() for n, a in made.arrays.items()}
+            key = sha([stage, inputs["corpus"], content, {n: list(v) for n, v in made.lists.items()}])
+        arrays, lists = made.arrays, made.lists
+        table = self.cache.once(
+            f"table:{key}", lambda: _unpacked(arrays, lists).table(key, documents), lambda t: 200 * len(t)
+        )
+        return table, np.asarray(arrays["parent"]) if "parent" in arrays else None
 
     def _first(self, bench: Bench) -> tuple[Ranked, Mapping[str, float]]:
         try:
@@ -285,13 +322,7 @@ class _Work:
 
         if not (getattr(part, "cacheable", True) and getattr(self.cell.embedder, "cacheable", True)):
             return work()
-        inputs = {
-            "part": describe(part),
-            "first": describe(self.cell.embedder),
-            "chunks": bench.table.key,
-            "queries": bench.queries.key,
-            "depth": bench.depth,
-        }
+        inputs = _rerank_inputs(self.cell, bench.table.key, bench.queries.key, bench.depth)
         what = f"{name} over {type(self.cell.embedder).__name__}, {len(first)} questions"
         entry = bench.stage("rerank", inputs, lambda: pack(work()), what)
         return unpack(entry)
@@ -320,13 +351,12 @@ class _Work:
         facts["unanchored_chunks"] = float(np.count_nonzero(units.start < 0))
         facts["pool"] = float(bench.depth)
         facts["index_bytes"] = float(index_facts.get("index_bytes", 0.0))
-        for name, n in (("truncated_chunks", len(table)), ("truncated_questions", len(bench.queries))):
-            if name in index_facts:
-                facts[name] = index_facts[name]
-                facts[f"{name}_share"] = index_facts[name] / n
-                if index_facts[name]:
-                    what = name.removeprefix("truncated_")
-                    self.notes.append(f"{int(index_facts[name])} of {n} {what} are longer than the embedder reads")
+        indexed = table.small or table
+        if table.small is not None:
+            facts["small_chunks"] = float(len(indexed))
+            facts["small_chunk_tokens_mean"] = float(np.mean(indexed.tokens))
+        for what, n in (("chunks", len(indexed)), ("questions", len(bench.queries))):
+            self._truncated(what, n, index_facts)
         silent = int(np.count_nonzero(np.diff(final.offsets) == 0)) - len(final.errors)
         facts["questions_without_hits"] = float(silent)
         if silent:
@@ -334,10 +364,24 @@ class _Work:
         if final.errors:
             self.notes.append(f"{len(final.errors)} of {len(final)} questions failed in retrieval")
         for name, value in {**index_facts, **final.facts}.items():
-            if name.startswith(("embedder_", "reranker_")):  # tokens, money: what a part says of itself
+            if name.startswith(("embedder_", "reranker_", "ann_")):  # tokens, money: what a part says of itself
                 facts[name] = value
         facts.update(self._pool_recall(first, table))
         facts.update(self._ceiling(index, table))
+
+    def _truncated(self, what: str, n: int, index_facts: Mapping[str, float]) -> None:
+        """How many texts the embedder cut, and by how much where it says so."""
+        name = f"truncated_{what}"
+        if name not in index_facts:
+            return
+        self.facts[name] = index_facts[name]
+        self.facts[f"{name}_share"] = index_facts[name] / n
+        lost = [f"{name}_{unit}" for unit in ("tokens", "characters") if f"{name}_{unit}" in index_facts]
+        for each in lost:
+            self.facts[each] = index_facts[each]
+        if index_facts[name]:
+            by = "".join(f", {int(index_facts[each])} {each.rpartition('_')[2]} are not read" for each in lost)
+            self.notes.append(f"{int(index_facts[name])} of {n} {what} are longer than the embedder reads{by}")
 
     def _pool_recall(self, first: Ranked, table: ChunkTable) -> dict[str, float]:
         """Document recall of the first stage at the whole pool, over answerable questions: a reranker's ceiling."""
@@ -388,7 +432,7 @@ class _Work:
         }
 
         def first_stage() -> Payload:
-            index = bench.opened(cell.embedder)
+            index = bench.first(cell.embedder)
             return Payload({"seconds": _timed(texts, lambda _, alone: index.search(alone, alone.queries), bench, how)})
 
         def rerank() -> Payload:
@@ -437,6 +481,21 @@ def _chunked(chunker: Chunker, documents: Sequence[Document]) -> Iterator[Sequen
         except Exception as error:
             name = type(chunker).__name__
             raise StageError(f"chunker {name}, document {document.id!r}: {type(error).__name__}: {error}") from error
+
+
+def _small(chunker: Any, documents: Sequence[Document], table: ChunkTable) -> Payload:
+    """The small units of each chunk, with the chunk's number as `parent`."""
+    edges = np.searchsorted(table.units.doc, np.arange(len(documents) + 1)).tolist()
+    parents: list[int] = []
+
+    def units() -> Iterator[Sequence[Chunk]]:
+        for d, document in enumerate(documents):
+            found = chunker.small_chunks(document, [table.chunk(i) for i in range(edges[d], edges[d + 1])])
+            parents.extend(edges[d] + i for _, i in found)
+            yield [unit for unit, _ in found]
+
+    packed = _packed(columns_of(documents, units()))
+    return replace(packed, arrays={**packed.arrays, "parent": np.array(parents, np.int32)})
 
 
 def _packed(columns: Columns) -> Payload:
@@ -538,6 +597,50 @@ def fingerprints_of(summary: Summary, plan: Plan, data: Dataset) -> dict[str, di
             "tokenizer": identity(plan.budget_cut),
         }
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class StageKey:
+    """A stage of a cell before it is run. `key` is None where the part's results are not cached (a live service)."""
+
+    stage: str
+    part: Any
+    key: str | None
+    distinct: str
+
+
+def stage_keys(cell: Cell, data: Dataset) -> tuple[StageKey, StageKey, StageKey]:
+    """The chunks, the first stage's ranking and the reranking of a cell, known by their cache keys without any work."""
+    queries = _queries(sorted(data.questions, key=lambda q: q.id))
+    chunks = Cache.key("chunks", _chunk_inputs(cell.chunker, data.corpus_hash))
+    first = Cache.key("first_stage", ranked_inputs(cell.embedder, chunks, queries.key, cell.plan.pool))
+    rerank = Cache.key("rerank", _rerank_inputs(cell, chunks, queries.key, cell.plan.pool))
+    live = not getattr(cell.embedder, "cacheable", True)
+    lively = live or not getattr(cell.reranker, "cacheable", True)
+    return (
+        StageKey("chunks", cell.chunker, chunks, chunks),
+        StageKey("first_stage", cell.embedder, None if live else first, first),
+        StageKey("rerank", cell.reranker, None if lively else rerank, rerank),
+    )
+
+
+def _queries(questions: Sequence[Question]) -> Queries:
+    return Queries(tuple(q.question or "" for q in questions), ids=tuple(q.id for q in questions))
+
+
+def _chunk_inputs(chunker: Chunker, corpus_hash: str | None) -> dict[str, Any]:
+    libraries = [f"semchunk {_version('semchunk')}"] if getattr(chunker, "library", None) else []
+    return {"part": describe(chunker), "corpus": corpus_hash or "", "libraries": libraries}
+
+
+def _rerank_inputs(cell: Cell, chunks: str, queries: str, depth: int) -> dict[str, Any]:
+    return {
+        "part": describe(cell.reranker),
+        "first": describe(cell.embedder),
+        "chunks": chunks,
+        "queries": queries,
+        "depth": depth,
+    }
 
 
 def unique_stages(cells: Sequence[Cell], dataset: Dataset) -> dict[str, int]:

@@ -16,8 +16,11 @@ import numpy as np
 from denominator.cache import Array, Cache, Entry, Payload, describe
 from denominator.errors import ConfigError
 from denominator.fingerprint import sha
-from denominator.retrievers.table import NO_TEXT, ChunkTable, Queries, Ranked
+from denominator.retrievers.table import NO_TEXT, ChunkTable, Queries, Ranked, ranked_of
 from denominator.types import Floats, Ints
+
+UNITS_PER_CHUNK = 4
+"""Small units that are asked for at first for each chunk wanted."""
 
 
 class Retriever(Protocol):
@@ -71,6 +74,17 @@ class Bench:
         key = sha(["open", describe(part), self.table.key])
         return self.cache.once(key, lambda: part.open(self), lambda made: getattr(made, "held", 0))
 
+    def first(self, part: FirstStage) -> Retriever:
+        """The part as a first stage: over the small units, where the chunker made some, else as `opened`."""
+        if self.table.small is None:
+            return self.opened(part)
+        return Folded(self.inside(self.queries, self.depth).opened(part))
+
+    def inside(self, queries: Queries, depth: int) -> Bench:
+        """The bench of the small units."""
+        assert self.table.small is not None
+        return replace(self, table=self.table.small, queries=queries, depth=depth)
+
     def scorer(self, part: FirstStage) -> Scorer:
         """The opened part, which must be able to score given pairs. Raises ConfigError where it cannot."""
         found: Any = self.opened(part)
@@ -84,12 +98,12 @@ class Bench:
     def ranked(self, part: FirstStage) -> tuple[Ranked, Mapping[str, float]]:
         """The part's ranking of all questions at the pool's depth, and what its index says of itself; cached."""
         if not getattr(part, "cacheable", True):
-            found = self.opened(part)
+            found = self.first(part)
             return found.search(self, self.queries), found.facts
-        inputs = {"part": describe(part), "chunks": self.table.key, "queries": self.queries.key, "depth": self.depth}
+        inputs = ranked_inputs(part, self.table.key, self.queries.key, self.depth)
 
         def compute() -> Payload:
-            found = self.opened(part)
+            found = self.first(part)
             packed = pack(found.search(self, self.queries))
             return replace(packed, facts={**packed.facts, "index": dict(found.facts)})
 
@@ -100,6 +114,53 @@ class Bench:
     def alone(self, text: str) -> Bench:
         """The same bench with one question that nothing is remembered about: for measuring latency."""
         return replace(self, queries=Queries((text,), kept=False), progress=None)
+
+
+def ranked_inputs(part: FirstStage, chunks: str, queries: str, depth: int) -> dict[str, Any]:
+    """What a first stage's ranking depends on: its cache key is made of this."""
+    return {"part": describe(part), "chunks": chunks, "queries": queries, "depth": depth}
+
+
+class Folded:
+    """A retriever of small units as one of the chunks that hold them: a chunk's score is that of its best unit.
+
+    Units are taken deep enough that every question has `depth` chunks, or all that there are.
+    """
+
+    def __init__(self, inner: Retriever) -> None:
+        self.inner, self.facts = inner, inner.facts
+
+    def search(self, bench: Bench, queries: Queries) -> Ranked:
+        table = bench.table
+        assert table.small is not None
+        assert table.parent is not None
+        most, width = len(table.small), len(table)
+        depth = min(UNITS_PER_CHUNK * bench.depth, most)
+        while True:
+            units = self.inner.search(bench.inside(queries, depth), queries)
+            row, parent = units.row, table.parent[units.unit].astype(np.int64)
+            # Hits stand best first, so the first of a chunk is its best.
+            first = np.sort(np.unique(row * width + parent, return_index=True)[1])
+            distinct = np.bincount(row[first], minlength=len(queries))
+            if depth >= most or np.all(units.exhausted | (distinct >= bench.depth)):
+                break
+            depth = min(2 * depth, most)
+        folded = ranked_of(
+            row[first],
+            parent[first],
+            np.asarray(units.scores)[first],
+            order=bench.order,
+            rows=len(queries),
+            depth=bench.depth,
+            exhausted=units.exhausted & (distinct <= bench.depth),
+        )
+        return replace(
+            folded,
+            confidence=units.confidence,
+            has_confidence=units.has_confidence,
+            errors=units.errors,
+            facts=units.facts,
+        )
 
 
 def pack(ranked: Ranked) -> Payload:
