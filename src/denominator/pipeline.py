@@ -32,6 +32,7 @@ from denominator.types import (
     METRIC_VERSION,
     Answer,
     Bools,
+    Chunk,
     Dataset,
     Document,
     Floats,
@@ -270,7 +271,7 @@ class _Work:
         if hasattr(part, "small_chunks"):
             parent: Any
             small, parent = self._table("small_chunks", inputs, lambda: _small(part, documents, table), documents)
-            table = replace(table, small=small, parent=parent)
+        queries = _queries(self.questions)
         queries = Queries(tuple(q.question or "" for q in self.questions))
         return Bench(self.cache, table, queries, self.plan.pool, self.progress)
 
@@ -557,7 +558,7 @@ def _context_facts(final: Ranked, table: ChunkTable, plan: Plan, headline: str) 
 
 def _context_tokens(final: Ranked, table: ChunkTable, k: int | None, plan: Plan) -> Floats:
     """Tokens of each question's first `k` chunks; None: of what fits into the budget."""
-    tokens = table.tokens[final.unit].astype(np.int64)
+    tokens = table.tokens[final.unit].astype(np.float64)
     row = final.row
     if k is not None:
         within = np.arange(len(row)) - final.offsets[row] < k
@@ -567,7 +568,8 @@ def _context_tokens(final: Ranked, table: ChunkTable, k: int | None, plan: Plan)
         total = np.concatenate(([0], np.cumsum(tokens)))
         # Running sums only grow, so nothing fits after the first that does not.
         within = total[1:] - total[final.offsets[row]] <= plan.budget
-    return np.bincount(row[within], weights=tokens[within], minlength=len(final))
+    found: Floats = np.bincount(row[within], weights=tokens[within], minlength=len(final)).astype(np.float64)
+    return found
 
 
 def _nothing(question_ids: Sequence[str]) -> Run:
