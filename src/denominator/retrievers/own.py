@@ -92,23 +92,32 @@ class ChunkFinder:
             chunks_of.setdefault(units.docs[doc], []).append(i)
         self.of_document = chunks_of
 
+    @staticmethod
+    def texts(table: ChunkTable) -> dict[tuple[str, str], str]:
+        """Chunk ids by document and text, for rows that name a chunk by what it says."""
+        found: dict[tuple[str, str], str] = {}
+        for i, unit_id in enumerate(table.units.ids):
+            found.setdefault((table.units.docs[table.units.doc[i]], table.sent(i).strip()), unit_id)
+        return found
+
     def hits(self, found: Answers, depth: int) -> list[tuple[int, float]]:
-        """Chunks with scores of at most `depth` hits in the given order. Raises ValueError, TypeError, KeyError."""
-        hits, seen = [], set[int]()
-        for item in found:
-            unit, score = self._one(item)
-            if unit not in seen:  # the best-placed of repeated hits counts
-                seen.add(unit)
-                hits.append((unit, score))
-        hits = hits[:depth]
-        given = [score for _, score in hits if score is not None]
-        if not given:
-            return [(unit, float(depth - place)) for place, (unit, _) in enumerate(hits)]
-        if len(given) < len(hits):
+        """Chunks with scores of at most `depth` hits, best first. Raises ValueError, TypeError, KeyError.
+
+        With scores they decide, whatever the order; of several hits in one chunk the best-placed counts.
+        """
+        units = [self._one(item) for item in found]
+        given = [score for _, score in units if score is not None]
+        if len(given) not in (0, len(units)):
             raise ValueError("some hits have a score and some have none")
         if not np.isfinite(given).all():
             raise ValueError("a score is not a finite number")
-        return [(unit, float(score)) for unit, score in hits if score is not None]
+        if given:
+            units.sort(key=lambda hit: -(hit[1] or 0.0))
+        best: dict[int, float | None] = {}
+        for unit, score in units:
+            best.setdefault(unit, score)
+        hits = list(best.items())[:depth]
+        return [(unit, float(depth - n) if score is None else score) for n, (unit, score) in enumerate(hits)]
 
     def _one(self, item: Any) -> tuple[int, float | None]:
         start = end = None
