@@ -271,8 +271,8 @@ class _Work:
         if hasattr(part, "small_chunks"):
             parent: Any
             small, parent = self._table("small_chunks", inputs, lambda: _small(part, documents, table), documents)
+            table = replace(table, small=small, parent=parent)
         queries = _queries(self.questions)
-        queries = Queries(tuple(q.question or "" for q in self.questions))
         return Bench(self.cache, table, queries, self.plan.pool, self.progress)
 
     def _table(
