@@ -10,15 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denominator.chunkers import (
+    Callable,
     Fixed,
     FixedChars,
     FixedTokens,
     Headings,
     Recursive,
+    Semantic,
     Sentences,
+    SmallToBig,
     WholeDocument,
     checked_chunks,
     count_words,
+    sentence_spans,
 )
 from denominator.errors import ConfigError, StageError
 from denominator.types import Chunk, Document
@@ -38,6 +42,9 @@ def every(size, overlap=0):
         Recursive(size, overlap),
         Headings(size, overlap),
         Sentences(size),
+        Semantic(size=size, least=0, percentile=50),
+        Semantic(size=size, least=0, percentile=100, window=1),
+        Callable(lambda text: [(m.start(), m.end()) for m in re.finditer(r"\S+", text)]),
         WholeDocument(),
     ]
 
@@ -248,3 +255,181 @@ def test_real_texts(shared):
     text = max((r["text"] for r in records), key=len)[:120_000]
     for chunker in (Fixed(128, 32), Sentences(128), Recursive(256), Recursive(64, 16), FixedTokens(200, 50)):
         assert_sound(chunker, text)
+
+
+# Cutting where the subject changes
+
+PUMPS = "The pump lifts water from the well. The motor of the pump is small. Its filter keeps sand out of the pump. "
+MONEY = "A late order is refunded in full. The refund goes to the card that paid. Support writes when money is sent. "
+
+
+def brute_cosines(text, window):
+    """Means of token vectors of the sentences on either side of each border, by plain loops in float64."""
+    import numpy as np
+
+    from denominator.retrievers.static import static_model
+
+    model = static_model()
+
+    def vector(sentences):
+        _, ids = model.token_ids([" ".join(sentences)])
+        return sum(model.table[i].astype(float) for i in ids.tolist())
+
+    parts = [text[a:b] for a, b in sentence_spans(text)]
+    out = []
+    for i in range(1, len(parts)):
+        left, right = vector(parts[max(0, i - window) : i]), vector(parts[i : i + window])
+        out.append(float(left @ right / np.sqrt(left @ left) / np.sqrt(right @ right)))
+    return out
+
+
+@pytest.mark.parametrize("window", [1, 2, 3])
+def test_semantic_judges_borders_by_the_sentences_on_either_side(window):
+    text = PUMPS + MONEY + PUMPS
+    found = Semantic(window=window).cosines(text, sentence_spans(text))
+    assert found.tolist() == pytest.approx(brute_cosines(text, window), abs=2e-5)
+
+
+def test_semantic_cuts_where_the_subject_changes():
+    text = PUMPS + MONEY
+    assert min(range(5), key=brute_cosines(text, 2).__getitem__) == 2, "the border between the subjects is the lowest"
+    for percentile in (1, 10, 19):  # of five borders: only the lowest is below
+        cut = [text[a:b] for a, b in spans(Semantic(percentile, least=0), text)]
+        assert cut == [PUMPS.strip(), MONEY.strip()]
+    assert len(spans(Semantic(0, least=0), text)) == 1, "nothing is below the lowest"
+    assert len(spans(Semantic(100, least=0), text)) == 5, "all but the highest border"
+
+
+def test_semantic_keeps_least_and_size():
+    text = PUMPS + MONEY
+    assert len(spans(Semantic(1, least=count_words(PUMPS)), text)) == 2
+    assert len(spans(Semantic(1, least=count_words(PUMPS) + 1), text)) == 1
+    for a, b in spans(Semantic(50, size=9, least=0), text * 3):
+        assert count_words((text * 3)[a:b]) <= 9
+    assert spans(Semantic(0, size=256), text * 40) == spans(Sentences(256), text * 40)
+
+
+def test_semantic_does_not_cut_repetition_by_subject():
+    text = "The pump was checked. " * 30
+    assert spans(Semantic(90, least=0), text) == [(0, len(text) - 1)]
+    assert spans(Semantic(90), "") == spans(Semantic(90), " \n ") == []
+    assert spans(Semantic(90), "One.") == [(0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"percentile": 101}, "percentile must be 0 to 100, found 101"),
+        ({"percentile": True}, "percentile must be 0 to 100"),
+        ({"least": 300}, "least must be 0 to 256, found 300"),
+        ({"window": 0}, r"semantic \(window\): size must be at least 1"),
+        ({"size": 0}, "semantic: size must be at least 1"),
+    ],
+)
+def test_semantic_refuses(settings_, message):
+    with pytest.raises(ConfigError, match=message):
+        Semantic(**settings_)
+
+
+# Small units, larger chunks
+
+
+@pytest.mark.parametrize("big", [Fixed(20, 5), Sentences(20), Headings(20, path=True), WholeDocument()], ids=str)
+def test_small_units_lie_in_the_chunk_that_they_belong_to(big):
+    text = "# Pumps\n" + PUMPS + "\n## Money\n" + MONEY + "\n# Ende\n" + UNICODE
+    document = Document("d", text, "Title")
+    part = SmallToBig(Sentences(6), big)
+    chunks = part.chunk(document)
+    assert chunks == big.chunk(document)
+    units = part.small_chunks(document, chunks)
+    assert len({u.id for u, _ in units}) == len(units) > len(chunks)
+    for unit, i in units:
+        assert chunks[i].start <= unit.start < unit.end <= chunks[i].end
+        assert text[unit.start : unit.end] == unit.text
+        assert unit.header == chunks[i].header
+    covered = {p for u, _ in units for p in range(u.start, u.end)}
+    assert {p for p, c in enumerate(text) if not c.isspace()} <= covered
+
+
+def test_a_unit_of_two_overlapping_chunks_counts_for_the_first():
+    document = Document("d", "a b c d e f")
+    part = SmallToBig(Fixed(1), Fixed(4, 2))
+    units = part.small_chunks(document, part.chunk(document))
+    assert [(u.text, i) for u, i in units] == [("a", 0), ("b", 0), ("c", 0), ("d", 0), ("e", 1), ("f", 1)]
+
+
+def test_chunks_without_offsets_are_their_own_units():
+    @dataclass(frozen=True)
+    class Summaries:
+        anchored: ClassVar[bool] = False
+
+        def chunk(self, document):
+            return [Chunk(f"{document.id}#0", document.id, "in short: pumps")]
+
+    document = Document("d", PUMPS)
+    part = SmallToBig(Sentences(6), Summaries())
+    assert part.anchored is False
+    assert part.small_chunks(document, part.chunk(document)) == [(part.chunk(document)[0], 0)]
+    with pytest.raises(ConfigError, match="small must give offsets"):
+        SmallToBig(Summaries(), Sentences(6))
+    with pytest.raises(ConfigError, match="small cannot be a SmallToBig"):
+        SmallToBig(SmallToBig(), Sentences(6))
+    with pytest.raises(ConfigError, match="big must be a chunker, found 7"):
+        SmallToBig(Sentences(6), 7)
+
+
+# A function of one's own
+
+
+class Piece:
+    def __init__(self, text, start):
+        self.page_content, self.metadata = text, {"start_index": start}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        (4, 7),
+        [4, 7],
+        ("two", 4),
+        ("two", 4, 7),
+        {"text": "two", "start": 4, "end": 7},
+        {"text": "two", "start_index": 4},
+        {"start": 4, "end": 7},
+        Piece("two", 4),
+    ],
+    ids=repr,
+)
+def test_every_way_to_say_where_a_chunk_is(item):
+    chunk = Chunk("d#000000004-000000007", "d", "two", 4, 7)
+    assert checked_chunks(Callable(lambda text: [item]), Document("d", "one two one two")) == [chunk]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([("two", 8)], r"chunk 0 .*text\[8:11\] is 'one' but the chunk is 'two'"),
+        ([("one", 0), ("two", 5)], r"chunk 1 .*text\[5:8\] is 'wo ' but the chunk is 'two'"),
+        (["two"], "has no offsets; a chunker that rewrites text declares"),
+        ([(4, 99)], r"offsets \[4, 99\) are outside the text of 15 characters"),
+        ([(-3, 2)], "are outside"),
+        ([(4,)], r"chunk 0: found \(4,\)"),
+        ([(True, 4)], "chunk 0: found"),
+        ([None], "chunk 0: found None"),
+    ],
+)
+def test_a_function_is_held_to_its_places(found, message):
+    with pytest.raises(StageError, match=message):
+        checked_chunks(Callable(lambda text: found), Document("d", "one two one two"))
+
+
+def test_a_function_that_rewrites_text_says_so():
+    made = checked_chunks(Callable(lambda text: ["in short", "more"], anchored=False), Document("d", "one two"))
+    assert made == [Chunk("d#000000000", "d", "in short"), Chunk("d#000000001", "d", "more")]
+    with pytest.raises(ConfigError, match=r"chunker own: module tests\.test_chunkers has no 'missing'"):
+        Callable("tests.test_chunkers.missing")
+    assert Callable("tests.test_chunkers.word_pairs", version="1").cacheable
+
+
+def word_pairs(text):
+    return [m.span() for m in re.finditer(r"\S+ \S+", text)]

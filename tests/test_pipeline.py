@@ -13,8 +13,9 @@ import pytest
 
 from denominator.answerers import Recorded, Threshold
 from denominator.cache import Cache, CacheWarning
-from denominator.chunkers import Fixed, FixedChars, Recursive, Sentences, WholeDocument
-from denominator.embedders import BM25, Callable, Hybrid, Onnx, Static
+from denominator.chunkers import Callable as OwnChunker
+from denominator.chunkers import Fixed, FixedChars, Recursive, Sentences, SmallToBig, WholeDocument
+from denominator.embedders import BM25, Callable, Hybrid, LateInteraction, Onnx, Static
 from denominator.errors import ConfigError, DenominatorError, MeasurementError, StageError
 from denominator.fingerprint import corpus_hash, dataset_hash
 from denominator.pipeline import Cell, Latency, run_cell, unique_stages
@@ -457,3 +458,80 @@ def test_chunking_eval_cells_differ(shared):
     whole = np.mean([o.values["coverage@5"] >= 0.99 for o in result.outcomes])
     assert 0.75 < whole < 0.9
     assert result.facts["n_chunks"] == 2391
+
+
+# Small units, larger chunks
+
+
+@dataclass(frozen=True)
+class Units:
+    """The small units alone, as an ordinary chunker: what brute force searches."""
+
+    part: SmallToBig
+
+    def chunk(self, document):
+        return [unit for unit, _ in self.part.small_chunks(document, self.part.chunk(document))]
+
+
+@pytest.mark.parametrize("embedder", [BM25(), Static(), LateInteraction(), Hybrid(fusion="min_max")], ids=str)
+@pytest.mark.parametrize("pool", [2, 20])
+def test_a_chunk_scores_what_its_best_unit_scores(embedder, pool):
+    part = SmallToBig(Sentences(8), Sentences(24))
+    plan = replace(PLAN, pool=pool, ks=(1, 2))
+    result = run_cell(cell(chunker=part, embedder=embedder, plan=plan), Cache(None))
+    every = replace(plan, pool=500, ks=(1, 2, 500))  # an outcome keeps as many hits as its metrics need
+    alone = run_cell(cell(chunker=Units(part), embedder=embedder, plan=every), Cache(None))
+    bigs = {d: part.chunk(Document(d, t)) for d, t in TEXTS.items()}
+    assert result.facts["n_chunks"] == sum(map(len, bigs.values())) == 6
+    assert result.facts["small_chunks"] == alone.facts["n_chunks"] > 6
+    for mine, small in zip(result.outcomes, alone.outcomes, strict=True):
+        best = {}
+        for hit in small.hits:  # best first
+            big = next(c for c in bigs[hit.doc] if c.start <= hit.start and hit.end <= c.end)
+            best.setdefault(big.id, hit.score)
+        expected = sorted(best.items(), key=lambda h: (-h[1], h[0]))[: len(mine.hits)]
+        assert [(h.id, h.score) for h in mine.hits] == expected
+        assert mine.n_hits <= pool
+        assert mine.confidence == small.confidence
+
+
+def test_small_units_are_cached_and_rerankers_see_the_large_chunks(tmp_path):
+    seen = []
+
+    def score(question, texts):
+        seen.extend(texts)
+        return [len(t) for t in texts]
+
+    part = SmallToBig(Sentences(8), Sentences(24))
+    cold = run_cell(cell(chunker=part, reranker=OwnReranker(score)), Cache(tmp_path))
+    assert set(seen) <= {c.text for d, t in TEXTS.items() for c in part.chunk(Document(d, t))}
+    warm = run_cell(cell(chunker=part, reranker=OwnReranker(score)), Cache(tmp_path))
+    assert lines(cold) == lines(warm)
+    assert computed(warm) == []
+    assert dict(cold.facts) == dict(warm.facts)
+    assert {"chunks", "small_chunks"} <= {t.stage for t in cold.timings}
+
+
+def test_units_are_searched_deeper_until_there_are_enough_chunks():
+    """One document's many equal units crowd out everything else at first."""
+    texts = {"a": "pump pump. " * 200, **{f"b{i}": "pump well filter sand water. " for i in range(5)}}
+    questions = (Question("q", "pump", "answerable", ((Evidence("a"),),)),)
+    part = SmallToBig(Fixed(2), WholeDocument())
+    plan = Plan(ks=(1, 4), budget=60, pool=4)
+    (outcome,) = run_cell(cell(data_of(questions, texts), chunker=part, plan=plan), Cache(None)).outcomes
+    assert [h.doc for h in outcome.hits] == ["a", "b0", "b1", "b2"]
+
+
+def test_chunks_of_a_function_without_version_are_known_by_their_content(tmp_path):
+    words = OwnChunker(lambda text: [(0, len(text))])
+    first = run_cell(cell(chunker=words), Cache(tmp_path))
+    assert "chunks" not in {t.stage for t in first.timings}
+    second = run_cell(cell(chunker=words), Cache(tmp_path))
+    assert computed(second) == [], "the same content has the same key"
+    assert lines(first) == lines(second) == lines(run_cell(cell(chunker=WholeDocument()), Cache(None)))
+    named = run_cell(cell(chunker=OwnChunker("tests.test_pipeline.whole", version="1")), Cache(tmp_path))
+    assert "chunks" in computed(named)
+
+
+def whole(text):
+    return [(0, len(text))]

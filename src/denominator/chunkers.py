@@ -11,12 +11,15 @@ written without blanks would otherwise give one word per paragraph).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable as Function
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+
 from denominator.errors import ConfigError, StageError
-from denominator.types import Chunk, Document
+from denominator.types import Chunk, Document, Floats, chunk_id
 
 CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
 WORD = re.compile(rf"[{CJK}]|[^\s{CJK}]+")
@@ -30,7 +33,11 @@ Span = tuple[int, int]
 
 
 class Chunker(Protocol):
-    """What the pipeline needs. Optional class attribute `anchored = False`: chunks may have no offsets."""
+    """What the pipeline needs.
+
+    Optional: `anchored = False`, chunks may have no offsets; `small_chunks(document, chunks)`, the first stage searches
+    other units than those that it gives back (see `SmallToBig`); `cacheable = False`, chunks are not kept on disk.
+    """
 
     def chunk(self, document: Document) -> Sequence[Chunk]: ...
 
@@ -108,6 +115,26 @@ def stripped(text: str, start: int, end: int) -> Span | None:
     return (start + left, start + right) if right > left else None
 
 
+def packed(text: str, sentences: Iterable[Span], size: int) -> Iterable[Span]:
+    """As many whole sentences as fit into `size` words; a longer one is cut into windows of `size` words.
+
+    >>> list(packed("A b c. D e. F", [(0, 6), (7, 11), (12, 13)], 4))
+    [(0, 6), (7, 13)]
+    """
+    start, end, words = 0, 0, 0
+    for a, b in sentences:
+        n = count_words(text[a:b])
+        if words and words + n > size:
+            yield start, end
+            words = 0
+        if n > size:
+            yield from windows(word_spans(text, a, b), size, 0)
+            continue
+        start, end, words = (start if words else a), b, words + n
+    if words:
+        yield start, end
+
+
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """Windows of `size` words that share `overlap` words with their neighbour."""
@@ -174,21 +201,7 @@ class Sentences:
         check_size("sentences", self.size)
 
     def chunk(self, document: Document) -> list[Chunk]:
-        return slices(document, self._pack(document.text))
-
-    def _pack(self, text: str) -> Iterable[Span]:
-        start, end, words = 0, 0, 0
-        for a, b in sentence_spans(text):
-            n = count_words(text[a:b])
-            if words and words + n > self.size:
-                yield start, end
-                words = 0
-            if n > self.size:
-                yield from windows(word_spans(text, a, b), self.size, 0)
-                continue
-            start, end, words = (start if words else a), b, words + n
-        if words:
-            yield start, end
+        return slices(document, packed(document.text, sentence_spans(document.text), self.size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +226,199 @@ class Recursive:
             document.text, self.size, count_words, memoize=False, offsets=True, overlap=self.overlap or None
         )
         return slices(document, found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Semantic:
+    """Cuts between sentences where the subject changes: where the vectors of neighbouring sentences are least alike.
+
+    Each border is judged by the cosine of the static vectors of the `window` sentences on either side. A border is a
+    cut when its cosine is below the `percentile` of the document's borders (20: the fifth of the borders that are least
+    alike), unless the piece so far has fewer than `least` words. Pieces over `size` words are packed from whole
+    sentences as `Sentences` does it. Cosines are rounded, so the same sentence over and over is never cut by subject.
+    """
+
+    percentile: float = 20.0
+    size: int = 256
+    least: int = 32
+    window: int = 2
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_size("semantic", self.size)
+        check_size("semantic (window)", self.window)
+        for what, value, low, high in (("percentile", self.percentile, 0, 100), ("least", self.least, 0, self.size)):
+            if isinstance(value, bool) or not low <= value <= high:
+                raise ConfigError(f"chunker semantic: {what} must be {low} to {high}, found {value!r}")
+
+    def identity(self) -> str:
+        from denominator.retrievers.static import static_model
+
+        return static_model().identity
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        text = document.text
+        spans = sentence_spans(text)
+        if not spans:
+            return []
+        alike = self.cosines(text, spans)
+        level = np.percentile(alike, self.percentile) if len(alike) else 0.0
+        pieces: list[list[Span]] = [[spans[0]]]
+        words = count_words(text[slice(*spans[0])])
+        for span, cosine in zip(spans[1:], alike.tolist(), strict=True):
+            if cosine < level and words >= self.least:
+                pieces.append([])
+                words = 0
+            pieces[-1].append(span)
+            words += count_words(text[slice(*span)])
+        return slices(document, (s for piece in pieces for s in packed(text, piece, self.size)))
+
+    def cosines(self, text: str, spans: Sequence[Span]) -> Floats:
+        """Of the sentences before and after each border, rounded to six decimals; 0 beside a side without tokens."""
+        from denominator.retrievers.static import DIMENSIONS, static_model
+        from denominator.retrievers.table import rounded
+
+        model, n = static_model(), len(spans)
+        sides = [(max(0, i - self.window), i) for i in range(1, n)]
+        sides += [(i, min(n, i + self.window)) for i in range(1, n)]
+        texts = [" ".join(text[slice(*span)] for span in spans[a:b]) for a, b in sides]
+        if not texts:
+            return np.empty(0)
+        wide = model.vectors(model.bags(texts), DIMENSIONS, "sentence").astype(np.float64)
+        return rounded(np.add.reduce(wide[: n - 1] * wide[n - 1 :], axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class SmallToBig:
+    """Searches small units and gives back the larger chunks that hold them.
+
+    `big` cuts the document into the chunks that are ranked, sent and measured; `small` cuts each of these again into
+    the units that the first stage searches. A chunk scores what its best unit scores. Rerankers see the big chunks.
+    A unit that lies in two overlapping chunks counts for the first.
+    """
+
+    small: Chunker = field(default_factory=lambda: Sentences(32))
+    big: Chunker = field(default_factory=lambda: Sentences(256))
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        for name in ("small", "big"):
+            part = getattr(self, name)
+            if not hasattr(part, "chunk"):
+                raise ConfigError(f"chunker small_to_big: {name} must be a chunker, found {part!r}")
+            if hasattr(part, "small_chunks"):
+                raise ConfigError(f"chunker small_to_big: {name} cannot be a {type(part).__name__} itself")
+        if not getattr(self.small, "anchored", True):
+            raise ConfigError("chunker small_to_big: small must give offsets, since it cuts inside the big chunks")
+
+    @property
+    def anchored(self) -> bool:
+        return bool(getattr(self.big, "anchored", True))
+
+    @property
+    def cacheable(self) -> bool:
+        return bool(getattr(self.small, "cacheable", True) and getattr(self.big, "cacheable", True))
+
+    @property
+    def library(self) -> str | None:
+        found = [getattr(part, "library", None) for part in (self.small, self.big)]
+        return next((name for name in found if name), None)
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        return list(self.big.chunk(document))
+
+    def small_chunks(self, document: Document, chunks: Sequence[Chunk]) -> list[tuple[Chunk, int]]:
+        """Units with the position of the chunk that each belongs to; the chunk's header goes before the unit's own.
+
+        A chunk in which `small` finds nothing, or that has no offsets, is its own unit.
+        """
+        found: list[tuple[Chunk, int]] = []
+        seen: set[str] = set()
+        for i, chunk in enumerate(chunks):
+            if chunk.start is None or chunk.end is None:
+                units = [chunk]
+            else:
+                inner = Document(document.id, chunk.text, document.title)
+                units = [
+                    Chunk.of(document, chunk.start + unit.start, chunk.start + unit.end, chunk.header + unit.header)
+                    for unit in checked_chunks(self.small, inner)
+                    if unit.start is not None and unit.end is not None
+                ] or [chunk]
+            new = [unit for unit in units if unit.id not in seen]
+            seen.update(unit.id for unit in new)
+            found += [(unit, i) for unit in new]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Callable:
+    """A user's own function, or a splitter of another library: `function(text)` gives the chunks of a text.
+
+    Each is `(start, end)`; or a text with its place, `(text, start)` or `(text, start, end)`, a mapping or an object
+    with `text` (or `page_content`), `start` (or `start_index`, `start_char_idx`) and perhaps `end`. A text must be what
+    stands there, or the run stops and names the first chunk for which it is not. Nothing is looked up: a bare text has
+    no place and passes only with `anchored: false`, as a chunk that covers nothing at span level.
+
+    Chunks are kept on disk only under a declared `version`, since nobody can see inside the function.
+    """
+
+    function: Function[..., Any] | str
+    name: str = "own"
+    version: str | None = None
+    anchored: bool = True
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        from denominator.retrievers.own import function_of
+
+        object.__setattr__(self, "function", function_of(self.function, f"chunker {self.name}"))
+
+    @property
+    def cacheable(self) -> bool:
+        return self.version is not None
+
+    def chunk(self, document: Document) -> list[Chunk]:
+        assert not isinstance(self.function, str)
+        return [self._one(document, i, item) for i, item in enumerate(self.function(document.text))]
+
+    def _one(self, document: Document, i: int, item: Any) -> Chunk:
+        text, start, end = _placed(item)
+        if start is None:
+            if text is None:
+                raise StageError(f"chunker {self.name}, document {document.id!r}, chunk {i}: found {item!r}")
+            return Chunk(f"{document.id}#{i:09d}", document.id, text)
+        if end is None:
+            end = start + len(text or "")
+        if text is None:
+            text = document.text[start:end]
+        return Chunk(chunk_id(document.id, start, end), document.id, text, start, end)
+
+
+def _placed(item: Any) -> tuple[str | None, int | None, int | None]:
+    """Text, start and end of what a splitter gives; None for what it does not say."""
+    if isinstance(item, str):
+        return item, None, None
+    if isinstance(item, Sequence):
+        values: list[Any] = list(item)
+        text = values.pop(0) if values and isinstance(values[0], str) else None
+        whole = [int(v) for v in values if isinstance(v, (int, np.integer)) and not isinstance(v, bool)]
+        if len(whole) != len(values) or len(values) > 2 or (text is None and len(values) != 2):
+            return None, None, None
+        return text, *(whole[0] if whole else None, whole[1] if len(whole) > 1 else None)
+
+    def get(*names: str) -> Any:
+        for source in (item, getattr(item, "metadata", None)):
+            for name in names:
+                found = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+                if found is not None:
+                    return found
+        return None
+
+    return (
+        get("text", "page_content"),
+        get("start", "start_index", "start_char_idx"),
+        get("end", "end_index", "end_char_idx"),
+    )
 
 
 @dataclass(frozen=True, slots=True)

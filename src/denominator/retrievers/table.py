@@ -22,6 +22,7 @@ class ChunkTable:
 
     `own[i]` is the id and text of a chunk that is not the plain slice of its document (unanchored, or a user's id);
     `headers[i]` is sent before the text. `tokens[i]` counts the chunk as sent, header included (regex-v1).
+    `small`: the units that a first stage searches in place of the chunks; unit j belongs to chunk `parent[j]`.
     """
 
     key: str
@@ -30,9 +31,19 @@ class ChunkTable:
     tokens: Int32s
     headers: Mapping[int, str] = field(default_factory=dict)
     own: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    small: ChunkTable | None = None
+    parent: Int32s | None = None
 
     def __len__(self) -> int:
         return len(self.units)
+
+    def chunk(self, i: int) -> Chunk:
+        """The chunk as its chunker gave it."""
+        start, end = int(self.units.start[i]), int(self.units.end[i])
+        header = self.headers.get(i, "")
+        text = self.sent(i)[len(header) :]
+        place = (start, end) if start >= 0 else (None, None)
+        return Chunk(self.units.ids[i], self.units.docs[self.units.doc[i]], text, *place, header)
 
     def sent(self, i: int) -> str:
         """Header and text, as a generator would get them."""
