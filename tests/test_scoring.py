@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from denominator import cli, scoring
-from denominator.errors import ConfigError, InputError, MeasurementError
+from denominator.errors import ConfigError, InputError, MeasurementError, StoreError
 from denominator.records import outcomes_from_lines
 from denominator.scoring import score
-from denominator.tracking import find_store, load_sweep
+from denominator.tracking import Store, find_store, load_sweep
 from tests.blank_store import blank_store
 from tests.conftest import shared_path
 
@@ -748,3 +748,28 @@ def test_csv_stays_csv_when_it_is_recorded(tmp_path: Path, capsys: pytest.Captur
     assert len({len(row) for row in csv.reader(io.StringIO(said.out))}) == 1
     assert "recorded" not in said.out
     assert "recorded 'run.jsonl'" in said.err
+
+
+def test_what_could_not_be_sent_is_sent_by_the_next_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    blank_store(out)
+    gold, run = seed(tmp_path)
+    words = ["score", "--golden", str(gold), "--run", str(run), "--mlflow", f"sqlite:///{out}/mlflow.db"]
+    words += ["--out", str(out)]
+    with monkeypatch.context() as broken:
+
+        def away(*_: object) -> str:
+            raise StoreError("writing a run failed: connection refused")
+
+        broken.setattr(Store, "_send", away)
+        assert cli.main(words) == 2
+    assert "connection refused" in capsys.readouterr().err
+    assert stored(out, "select count(*) from runs") == [(0,)]
+    assert cli.main(words) == 0
+    assert stored(out, "select value from tags where key in ('kind', 'recorded') order by key") == [
+        ("score",),
+        ("true",),
+    ]
+    assert not (out / "pending").exists()

@@ -450,6 +450,7 @@ def log(
         raise ConfigError("--run-name is empty; give the run a name")
     folder = Path(out).absolute()
     store = Store.open(resolve_uri(uri, folder, Path.cwd()), experiment, folder)
+    store.send_pending()  # what an earlier call could not send
     result = as_cell(report, name, params or {})
     before = store.search(f"tags.cell_key = '{result.cell_key}' and tags.recorded = 'true'", limit=1)
     if before:
