@@ -251,12 +251,7 @@ class _Work:
     def bench(self) -> Bench:
         documents = tuple(sorted(self.data.documents, key=lambda d: d.id))
         part: Any = self.cell.chunker
-        library = getattr(part, "library", None)
-        inputs = {
-            "part": describe(part),
-            "corpus": self.data.corpus_hash or "",
-            "libraries": [f"{library} {_version(library)}"] if library else [],
-        }
+        inputs = _chunk_inputs(part, self.data.corpus_hash)
         name = type(part).__name__
 
         def chunks() -> Payload:
@@ -603,7 +598,7 @@ def fingerprints_of(summary: Summary, plan: Plan, data: Dataset) -> dict[str, di
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """A stage of a cell before it is run. `key` is None where the part's results are not cached (a live service)."""
+    """A stage of a cell before it is run. `key` is None where results are not kept (a live service), or not yet known."""
 
     stage: str
     part: Any
@@ -617,10 +612,11 @@ def stage_keys(cell: Cell, data: Dataset) -> tuple[StageKey, StageKey, StageKey]
     chunks = Cache.key("chunks", _chunk_inputs(cell.chunker, data.corpus_hash))
     first = Cache.key("first_stage", ranked_inputs(cell.embedder, chunks, queries.key, cell.plan.pool))
     rerank = Cache.key("rerank", _rerank_inputs(cell, chunks, queries.key, cell.plan.pool))
-    live = not getattr(cell.embedder, "cacheable", True)
+    cut_anew = not getattr(cell.chunker, "cacheable", True)  # keys then follow from what it gives
+    live = cut_anew or not getattr(cell.embedder, "cacheable", True)
     lively = live or not getattr(cell.reranker, "cacheable", True)
     return (
-        StageKey("chunks", cell.chunker, chunks, chunks),
+        StageKey("chunks", cell.chunker, None if cut_anew else chunks, chunks),
         StageKey("first_stage", cell.embedder, None if live else first, first),
         StageKey("rerank", cell.reranker, None if lively else rerank, rerank),
     )
@@ -631,7 +627,8 @@ def _queries(questions: Sequence[Question]) -> Queries:
 
 
 def _chunk_inputs(chunker: Chunker, corpus_hash: str | None) -> dict[str, Any]:
-    libraries = [f"semchunk {_version('semchunk')}"] if getattr(chunker, "library", None) else []
+    library = getattr(chunker, "library", None)
+    libraries = [f"{library} {_version(library)}"] if library else []
     return {"part": describe(chunker), "corpus": corpus_hash or "", "libraries": libraries}
 
 
