@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,12 +10,24 @@ from denominator.cache import Cache
 from denominator.embedders import BM25, Hybrid, LateInteraction, Static
 from denominator.embedders import Callable as OwnRetriever
 from denominator.errors import ConfigError
-from denominator.rerankers import Callable, MaxSim, Mix, NoRerank
+from denominator.rerankers import MMR, BM25Rescore, Callable, Chain, MaxSim, Mix, NoRerank, likeness
 from denominator.retrievers.static import static_model
 from denominator.retrievers.threads import threads_limited
 from tests.test_retrievers import CORPUS, QUESTIONS, make_bench, rankings
 
-PARTS = (NoRerank(), Mix(), Mix(weight=0.2), MaxSim(), MaxSim(64), Callable(lambda q, texts: [len(t) for t in texts]))
+LENGTHS = Callable(lambda q, texts: [len(t) for t in texts])
+PARTS = (
+    NoRerank(),
+    Mix(),
+    Mix(weight=0.2),
+    MaxSim(),
+    MaxSim(64),
+    LENGTHS,
+    BM25Rescore(),
+    MMR(),
+    MMR(0.3, "dense"),
+    Chain(BM25Rescore(), MMR(), LENGTHS),
+)
 
 
 @pytest.mark.parametrize("first", [BM25(), Static(), Hybrid()], ids=lambda p: type(p).__name__)
@@ -239,3 +252,139 @@ def test_late_interaction_finds_nothing_without_tokens():
     assert found[1][0][0] == "a"
     with pytest.raises(ConfigError, match="dimensions must be 1 to 256, found 300"):
         LateInteraction(300)
+
+
+# BM25 rescoring
+
+
+def test_bm25_rescoring_is_the_order_of_bm25_within_the_pool():
+    everything = make_bench(CORPUS, QUESTIONS[:4], depth=40)
+    lexical, _ = everything.ranked(BM25(0.9, 0.4))
+    wanted = [dict(hits) for hits in rankings(everything, lexical)]
+    bench = make_bench(CORPUS, QUESTIONS[:4], depth=8)
+    before, _ = bench.ranked(Static())
+    after = BM25Rescore(BM25(0.9, 0.4)).rerank(bench, before)
+    for pool, hits, scores in zip(rankings(bench, before), rankings(bench, after), wanted, strict=True):
+        expected = {d: scores.get(d, 0.0) for d, _ in pool}
+        assert hits == sorted(expected.items(), key=lambda h: (-h[1], h[0]))
+
+
+def test_bm25_rescoring_has_the_confidence_of_bm25():
+    bench = make_bench(CORPUS, QUESTIONS, depth=40)
+    lexical, _ = bench.ranked(BM25())
+    dense, _ = bench.ranked(Static())
+    after = BM25Rescore().rerank(bench, dense)
+    assert after.has_confidence
+    some = np.diff(dense.offsets) > 0  # the whole corpus is the pool, so the best is the best
+    found = np.flatnonzero(some & (np.diff(lexical.offsets) > 0))
+    assert len(found) >= 4
+    assert np.array_equal(after.confidence[found], lexical.confidence[found])
+    with pytest.raises(ConfigError, match="lexical must be a BM25, found Static"):
+        BM25Rescore(Static())
+
+
+# MMR
+
+
+def brute_mmr(relevance, vectors, names, weight):
+    """The definition with plain loops over float64 vectors; `(name, value)` in the order of choice."""
+    left, chosen, out = list(range(len(names))), [], []
+    while left:
+        values = {
+            i: weight * relevance[i] - (1 - weight) * max([0.0, *(float(vectors[i] @ vectors[j]) for j in chosen)])
+            for i in left
+        }
+        best = min(left, key=lambda i: (-round(values[i], 3), names[i]))
+        chosen.append(best)
+        left.remove(best)
+        out.append((names[best], values[best]))
+    return out
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.7, 1.0])
+@pytest.mark.parametrize("relevance", ["scores", "dense"])
+@pytest.mark.parametrize("first", [BM25(), Static()], ids=lambda p: type(p).__name__)
+def test_mmr_is_the_definition(weight, relevance, first):
+    bench = make_bench(CORPUS, QUESTIONS[:4], depth=9)
+    before, _ = bench.ranked(first)
+    index = bench.opened(Static())
+    asked = index.embed(bench, bench.queries).astype(np.float64)
+    after = rankings(bench, MMR(weight, relevance).rerank(bench, before))
+    for i, pool in enumerate(rankings(bench, before)):
+        names = [d for d, _ in pool]
+        vectors = [index.vectors[bench.table.units.docs.index(d)].astype(np.float64) for d in names]
+        scores = [s for _, s in pool]
+        low, high = min(scores), max(scores)
+        given = [(s - low) / (high - low) for s in scores]
+        used = given if relevance == "scores" else [float(asked[i] @ v) for v in vectors]
+        expected = brute_mmr(used, vectors, names, weight)
+        assert [s for _, s in after[i]] == pytest.approx([v for _, v in expected], abs=1e-3)
+        gaps = np.abs(np.diff([v for _, v in expected]))
+        if gaps.min(initial=1.0) > 2e-3:  # where choices are clear the order is theirs
+            assert [d for d, _ in after[i]] == [d for d, _ in expected]
+
+
+def test_mmr_puts_a_copy_last():
+    texts = {"a": "pump pressure valve", "b": "pump pressure valve", "c": "pump pressure", "d": "refund late order"}
+    bench = make_bench(texts, ["pump pressure valve"], depth=4)
+    before, _ = bench.ranked(Static())
+    assert [d for d, _ in rankings(bench, before)[0]] == ["a", "b", "c", "d"]
+    # By hand: a gets .3·1; then a copy has .3·1 − .7·1, and any other cosine s gives .3·s − .7·s, which is more.
+    after = rankings(bench, MMR(0.3, "dense").rerank(bench, before))[0]
+    assert after[0] == ("a", pytest.approx(0.3, abs=1e-6))
+    assert after[-1] == ("b", pytest.approx(0.3 - 0.7, abs=1e-3))
+    same = rankings(bench, MMR(1.0).rerank(bench, before))[0]
+    assert [d for d, _ in same] == ["a", "b", "c", "d"]
+
+
+def test_mmr_keeps_confidence_and_refuses_what_it_cannot_use():
+    bench = make_bench(CORPUS, QUESTIONS)
+    before, _ = bench.ranked(BM25())
+    assert np.array_equal(MMR().rerank(bench, before).confidence, before.confidence, equal_nan=True)
+    with pytest.raises(ConfigError, match="BM25 has no vectors of chunks to compare"):
+        MMR(dense=BM25()).rerank(bench, before)
+    with pytest.raises(ConfigError, match=r"weight must be in \[0, 1\], found 1.5"):
+        MMR(1.5)
+    with pytest.raises(ConfigError, match="relevance must be scores or dense, found 'x'"):
+        MMR(relevance="x")
+
+
+@pytest.mark.parametrize("dimensions", [8, 256, 768])
+def test_likeness_has_the_same_bits_on_any_number_of_threads(dimensions):
+    vectors = np.random.default_rng(3).standard_normal((90, dimensions))
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = []
+    for threads in (1, 2):
+        with threads_limited(threads):
+            found.append(likeness(vectors))
+    assert found[0].tobytes() == found[1].tobytes()
+    assert likeness(vectors[:7]).tobytes() == found[0][:7, :7].tobytes()
+    assert np.abs(found[0] - vectors @ vectors.T).max() < 1e-3
+
+
+# Chains
+
+
+def test_a_chain_is_its_parts_in_order():
+    bench = make_bench(CORPUS, QUESTIONS, depth=9)
+    before, _ = bench.ranked(Static())
+    by_hand = LENGTHS.rerank(bench, MMR().rerank(bench, BM25Rescore().rerank(bench, before)))
+    chained = Chain(BM25Rescore(), MMR(), LENGTHS).rerank(bench, before)
+    assert rankings(bench, chained) == rankings(bench, by_hand)
+    assert chained.has_confidence == by_hand.has_confidence
+    two = Chain(BM25Rescore(), MMR())
+    assert rankings(bench, two.rerank(bench, before)) != rankings(bench, MMR().rerank(bench, before))
+    assert two.cacheable
+    assert not Chain(BM25Rescore(), LENGTHS).cacheable
+    with pytest.raises(ConfigError, match="then must be a reranker, found 3"):
+        Chain(BM25Rescore(), 3)
+
+
+def test_facts_of_a_chain_add_up():
+    class Paid:
+        def rerank(self, bench, ranked):
+            return replace(ranked, facts={"reranker_tokens": 5.0})
+
+    bench = make_bench(CORPUS, QUESTIONS, depth=9)
+    before, _ = bench.ranked(Static())
+    assert Chain(Paid(), NoRerank(), Paid()).rerank(bench, before).facts == {"reranker_tokens": 10.0}

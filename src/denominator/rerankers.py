@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable as Function
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
 from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench, FirstStage
-from denominator.retrievers.late import check_dimensions, pool_scores
+from denominator.retrievers.late import check_dimensions, exact_scale, pool_scores
 from denominator.retrievers.lexical import BM25
 from denominator.retrievers.own import function_of
 from denominator.retrievers.static import DIMENSIONS, Static, static_model
-from denominator.retrievers.table import Ranked, min_max, resorted, top_scores
+from denominator.retrievers.table import Ranked, min_max, resorted, rounded, top_scores
+from denominator.types import Floats, Ints
 
 
 class Reranker(Protocol):
@@ -83,6 +84,128 @@ class MaxSim:
     def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
         scores = pool_scores(bench, bench.queries, ranked.offsets, ranked.unit, self.dimensions)
         return replace(resorted(ranked, scores, bench.order), confidence=None, has_confidence=True)
+
+
+@dataclass(frozen=True, slots=True)
+class BM25Rescore:
+    """The pool in the order of its BM25 scores; what shares no term with the question has 0.
+
+    Confidence is the best of these scores divided by the number of the question's terms, as that of `BM25` itself.
+    """
+
+    lexical: BM25 = field(default_factory=BM25)
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.lexical, BM25):
+            raise ConfigError(f"reranker bm25_rescore: lexical must be a BM25, found {type(self.lexical).__name__}")
+
+    def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
+        index: Any = bench.scorer(self.lexical)
+        done = resorted(
+            ranked, index.score(bench, bench.queries, ranked.row, ranked.unit.astype(np.int64)), bench.order
+        )
+        return replace(done, confidence=top_scores(done) / index.terms_of(bench.queries), has_confidence=True)
+
+
+@dataclass(frozen=True, slots=True)
+class MMR:
+    """Maximal marginal relevance: each next chunk is the best of `weight`·relevance − (1 − weight)·likeness.
+
+    Relevance is the score that the chunk comes with, scaled to [0, 1] over the pool (`relevance: scores`), or its
+    cosine with the question (`dense`). Likeness is the greatest cosine with a chunk chosen before, never below 0 and 0
+    for the first. Vectors are those of `dense`, rounded so that products are exact. The value with which a chunk was
+    chosen is its score; values never rise, so their order is the order of choice (ties by id). They say nothing across
+    questions, so confidence stays that of the ranking before. After Carbonell and Goldstein (1998).
+    """
+
+    weight: float = 0.7
+    relevance: Literal["scores", "dense"] = "scores"
+    dense: FirstStage = field(default_factory=Static)
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.weight, bool) or not 0 <= self.weight <= 1:
+            raise ConfigError(f"reranker mmr: weight must be in [0, 1], found {self.weight!r}")
+        if self.relevance not in ("scores", "dense"):
+            raise ConfigError(f"reranker mmr: relevance must be scores or dense, found {self.relevance!r}")
+
+    def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
+        index: Any = bench.scorer(self.dense)
+        if not hasattr(index, "vectors"):
+            raise ConfigError(f"reranker mmr: {type(self.dense).__name__} has no vectors of chunks to compare")
+        row, unit = ranked.row, ranked.unit.astype(np.int64)
+        if self.relevance == "dense":
+            relevance = index.score(bench, bench.queries, row, unit)
+        else:
+            relevance = min_max(row, np.asarray(ranked.scores), len(ranked))
+        scores = np.zeros(len(unit))
+        for i in range(len(ranked)):
+            a, b = ranked.offsets[i], ranked.offsets[i + 1]
+            if b > a:
+                alike = likeness(np.asarray(index.vectors[unit[a:b]], np.float64))
+                scores[a:b] = _chosen(self.weight * relevance[a:b], (1 - self.weight) * alike, bench.order[unit[a:b]])
+        done = resorted(ranked, scores, bench.order)
+        return replace(done, confidence=top_scores(ranked) if ranked.confidence is None else ranked.confidence)
+
+
+def likeness(vectors: Floats) -> Floats:
+    """Cosines of all pairs of unit vectors, the same bits for any number of threads.
+
+    Rounded to whole numbers of at most 2¹² the sums of products stay below 2²⁴ and are exact in float32.
+    """
+    scale = exact_scale(vectors.shape[1])
+    whole = np.rint(vectors * scale).astype(np.float32)
+    return (whole @ whole.T).astype(np.float64) / scale**2
+
+
+def _chosen(relevance: Floats, penalty: Floats, order: Ints) -> Floats:
+    """The value with which each candidate is chosen, best first, ties by `order`."""
+    scores = np.empty(len(relevance))
+    left = np.argsort(order, kind="stable")
+    worst = np.zeros(len(relevance))
+    while len(left):
+        values = rounded(relevance[left] - worst[left])
+        best = int(np.argmax(values))  # the first of equal ones
+        chosen = left[best]
+        scores[chosen] = values[best]
+        left = np.delete(left, best)
+        worst[left] = np.maximum(worst[left], penalty[chosen, left])
+    return scores
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Two or three rerankers one after the other, each over the whole pool in the order that the one before left.
+
+    It is worth something where a later one uses earlier scores (`MMR`), or reorders only the top (`CrossEncoder`).
+    """
+
+    first: Reranker
+    then: Reranker
+    last: Reranker | None = None
+    code: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        for name, part in (("first", self.first), ("then", self.then), ("last", self.last)):
+            if not hasattr(part, "rerank") and not (name == "last" and part is None):
+                raise ConfigError(f"reranker chain: {name} must be a reranker, found {part!r}")
+
+    @property
+    def parts(self) -> tuple[Reranker, ...]:
+        return (self.first, self.then, *((self.last,) if self.last is not None else ()))
+
+    @property
+    def cacheable(self) -> bool:
+        return all(getattr(part, "cacheable", True) or isinstance(part, NoRerank) for part in self.parts)
+
+    def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
+        facts: dict[str, float] = {}
+        for part in self.parts:
+            ranked = part.rerank(bench, replace(ranked, facts={}))
+            for name, value in ranked.facts.items():  # tokens and money add up
+                facts[name] = facts.get(name, 0.0) + value
+        return replace(ranked, facts=facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,14 +170,21 @@ def chunk_tokens(bench: Bench) -> ChunkTokens:
     )
 
 
+def exact_scale(dimensions: int) -> float:
+    """Unit vectors times this, rounded, have exact products in float32.
+
+    A rounded vector is at most ½·√d longer than the scale; squared it must stay below 2²⁴.
+    """
+    return float(4096.0 - np.ceil(0.5 * np.sqrt(dimensions)) - 1)
+
+
 class TokenSpace:
     """Token vectors scaled to length 1 and rounded to whole numbers, made as they are asked for."""
 
     def __init__(self, dimensions: int) -> None:
         self.source = static_model().table[:, :dimensions]
         self.size = len(self.source)
-        # A rounded vector is at most ½·√d longer than `scale`; squared it must stay below 2²⁴.
-        self.scale = 4096.0 - np.ceil(0.5 * np.sqrt(dimensions)) - 1
+        self.scale = exact_scale(dimensions)
         self.made = np.zeros(self.size, np.bool_)
         self.all = np.zeros((self.size, dimensions), np.float32)
         self.nbytes = self.all.nbytes

@@ -157,6 +157,10 @@ class LexicalIndex:
             self.asked = (queries.key, matrix, lengths)
         return matrix, lengths
 
+    def terms_of(self, queries: Queries) -> Floats:
+        """How many terms each question has, at least 1: what a top score is divided by to compare across questions."""
+        return np.maximum(self._questions(queries)[1], 1).astype(np.float64)
+
     def search(self, bench: Bench, queries: Queries) -> Ranked:
         depth = bench.depth
         matrix, lengths = self._questions(queries)
