@@ -1,16 +1,29 @@
-"""Where the public data sets are, when they are: a folder `shared` beside the project."""
+"""Where the public data sets are, when they are; and how thorough the property tests are."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+THOROUGH = os.environ.get("TESTS_THOROUGH") == "1"
+
+
+def examples(most: int) -> int:
+    """How many examples a property test draws: all of them in `make ci`, a fifth in the quick suite."""
+    return most if THOROUGH else max(10, most // 5)
+
+
+# No deadline: a busy machine fails no test. The same examples in every run of the quick suite.
+settings.register_profile("quick", max_examples=examples(100), deadline=None, derandomize=not THOROUGH)
+settings.load_profile("quick")
 
 
 def shared_path(name: str = "") -> Path:
-    """A path below the shared folder; skips the test with the reason where it is absent."""
+    """A path below the folder `shared` beside the project; skips the test with the reason where it is absent."""
     path = SHARED / name
     if not path.exists():
         pytest.skip(f"needs the public data sets in ../shared/{name}, which are not here")

@@ -26,6 +26,7 @@ from denominator.chunkers import (
 )
 from denominator.errors import ConfigError, StageError
 from denominator.types import Chunk, Document
+from tests.conftest import examples
 
 UNICODE = "naïve café 😀 数据 end"
 
@@ -177,14 +178,14 @@ def test_blank_documents_have_no_chunks(text):
 LETTERS = st.text(st.sampled_from("abA.!? \n\t,;#`数。é😀\u200d\r\u2028\x0b"), max_size=120)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(LETTERS, st.integers(1, 9), st.integers(0, 8))
 def test_every_chunker_is_sound_on_any_text(text, size, overlap):
     for chunker in every(size, min(overlap, size - 1)):
         assert_sound(chunker, text)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(LETTERS, st.integers(1, 9))
 def test_sizes_are_kept(text, size):
     for chunker in (Fixed(size), Sentences(size), Headings(size)):

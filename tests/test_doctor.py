@@ -28,7 +28,7 @@ from denominator.health import Finding, Health, examine
 from denominator.readers import tables
 from denominator.readers.build import dataset
 from denominator.types import Dataset, Document, Evidence, Question
-from tests.conftest import SHARED, shared_path
+from tests.conftest import SHARED, examples, shared_path
 
 
 def made(
@@ -247,7 +247,7 @@ def brute(texts: list[str], least: float, width: int) -> list[tuple[int, ...]]:
     st.sampled_from([0.2, 0.5, 0.6, 0.8, 1.0]),
     st.integers(1, 4),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_near_texts_are_those_of_brute_force(texts: list[str], least: float, width: int) -> None:
     assert sorted(a.members for a in duplicates.near_texts(texts, least=least, width=width)) == brute(
         texts, least, width

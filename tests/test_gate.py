@@ -26,6 +26,7 @@ from denominator.gate import (
     rules_from_data,
 )
 from denominator.types import Evidence, Hit, Plan, Question, RecordedRun, Result, Run
+from tests.conftest import examples
 
 PLAN = Plan(ks=(1, 5), pool=10, resamples=199)
 
@@ -142,7 +143,7 @@ def test_what_is_no_rule_is_refused_by_name(text: str) -> None:
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_any_text_is_a_rule_or_a_clear_error(text: str) -> None:
     try:
         rule = parse_rule(text)
@@ -222,7 +223,7 @@ def test_f41_seven_thirds() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_shown_numbers_differ_when_the_numbers_do(a: float, b: float) -> None:
     one, two = digits_apart(a, b)
     if abs(a - b) > 1e-12:

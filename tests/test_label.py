@@ -31,6 +31,7 @@ from denominator.errors import InputError
 from denominator.labelling import Book, Decision
 from denominator.readers import native
 from denominator.types import Evidence, Question
+from tests.conftest import examples
 
 CORPUS = [
     {
@@ -153,7 +154,7 @@ _RANKING = st.lists(_PASSAGE, max_size=8, unique=True)
 
 
 @given(st.lists(_RANKING, min_size=1, max_size=4), st.integers(1, 5), st.text(max_size=5), st.randoms())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_pool_favours_no_retriever(rankings: list[Any], top: int, seed: str, random: Any) -> None:
     named = {f"r{i}": ranking for i, ranking in enumerate(rankings)}
     pool = labelling.pooled(named, top, seed)
@@ -186,7 +187,7 @@ def test_the_order_is_fixed_by_the_question_and_differs_between_questions() -> N
     st.integers(0, 30),
     st.integers(0, 30),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_typed_words_are_found_as_by_brute_force(text: str, typed: str, a: int, b: int) -> None:
     start, end = sorted((min(a, len(text)), min(b, len(text))))
     words = typed.split()
@@ -250,7 +251,7 @@ def line_of(fields: dict[str, Any], new: dict[str, str]) -> str:
 
 
 @given(_FIELDS, st.dictionaries(_NAME, _SCALAR, min_size=1, max_size=4), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_only_the_values_that_change_are_rewritten(
     fields: dict[str, Any], new: dict[str, Any], ascii_only: bool
 ) -> None:
@@ -260,7 +261,7 @@ def test_only_the_values_that_change_are_rewritten(
 
 
 @given(_FIELDS, st.dictionaries(_NAME, _VALUE, max_size=4), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_an_edited_line_means_what_was_said(fields: dict[str, Any], changes: dict[str, Any], ascii_only: bool) -> None:
     made = json.loads(labelling.edited(line_of(fields, {}), changes, ascii_only=ascii_only))
     assert made == {**{name: piece[0] for name, piece in fields.items()}, **changes}
@@ -297,7 +298,7 @@ FORMS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("form", list(FORMS))
 @given(st.lists(st.sampled_from(["undo", *WAITING, "done"]), max_size=8))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_other_lines_keep_every_byte_and_undo_brings_all_back(
     tmp_path_factory: pytest.TempPathFactory, form: str, steps: list[str]
 ) -> None:
@@ -671,7 +672,7 @@ def test_grades_that_contradict_the_answer_are_taken_out_and_kept_on_record(
     st.dictionaries(st.sampled_from("abcd"), st.integers(-1, 2)),
     st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=2), max_size=3),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_after_a_decision_grades_and_gold_agree(grades: dict[str, int], gold: list[list[str]]) -> None:
     groups = [tuple(g) for g in gold]
     left = labelling.grades_beside(grades, groups)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from denominator.errors import DenominatorError
 from denominator.readers import beir, folder, native, runs, squad, trec
 from denominator.readers.tables import Table
+from tests.conftest import examples
 
 COLUMNS = {"id": "id", "question": "question", "gold": "gold", "state": "state", "answer": "answer"}
 
@@ -65,20 +66,20 @@ def attempt(reader: Callable[[Path], Any], content: bytes) -> Any:
 
 @pytest.mark.parametrize("name", READERS)
 @given(content=st.binary(max_size=200))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_any_bytes(name: str, content: bytes) -> None:
     attempt(READERS[name], content)
 
 
 @pytest.mark.parametrize("name", READERS)
 @given(text=st.text(alphabet='{}[]",:\\ \t\n\r#-+.eE01dq\u2028é', max_size=120))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_text_that_looks_like_data(name: str, text: str) -> None:
     attempt(READERS[name], text.encode())
 
 
 @given(content=st.binary(min_size=1, max_size=80), cut=st.integers(0, 30), flip=st.integers(0, 200))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_damaged_gzip(content: bytes, cut: int, flip: int) -> None:
     packed = bytearray(gzip.compress(content))
     packed[flip % len(packed)] ^= 0x55
@@ -127,7 +128,7 @@ QUESTION = st.fixed_dictionaries(
 
 
 @given(rows=st.lists(QUESTION, min_size=1, max_size=4), assume=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_question_is_skipped(rows: list[dict[str, Any]], assume: bool) -> None:
     content = "\n".join(json.dumps(row) for row in rows).encode()
     made = attempt(lambda path: native.load(None, path, assume_answerable=assume), content)
@@ -140,7 +141,7 @@ def test_no_question_is_skipped(rows: list[dict[str, Any]], assume: bool) -> Non
 
 
 @given(rows=st.lists(st.dictionaries(st.sampled_from(["question_id", "hits", "error", "depth", "confidence"]), VALUES)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_result_is_skipped(rows: list[dict[str, Any]]) -> None:
     made = attempt(runs.read_run, "\n".join(json.dumps(row) for row in rows).encode())
     if not isinstance(made, DenominatorError):
@@ -153,7 +154,7 @@ LINE = st.lists(TOKEN, max_size=7).map(" ".join)
 
 
 @given(lines=st.lists(LINE | st.just("q1 Q0 d1 1 2.5 t") | st.just("q2\tQ0\td1\t1\t2.5\tt  "), max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_hit_is_skipped(lines: list[str]) -> None:
     made = attempt(trec.read_run, "\n".join(lines).encode())
     if not isinstance(made, DenominatorError):
@@ -163,7 +164,7 @@ def test_no_hit_is_skipped(lines: list[str]) -> None:
 
 
 @given(lines=st.lists(LINE | st.sampled_from(["q1 0 d1 1", "q1\t0\td2\t0", "q2 0 d1 1"]), max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_no_judgement_is_skipped(lines: list[str]) -> None:
     made = attempt(trec.read_qrels, "\n".join(lines).encode())
     if not isinstance(made, DenominatorError):

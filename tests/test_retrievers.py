@@ -266,7 +266,7 @@ def test_f42_blocks_do_not_change_the_ranking(block):
     assert [[u for u, _ in row] for row in numbers(ranked)[:10]] == [[inverse[i] for i in row] for row in by_hand]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 40), st.integers(1, 9), st.integers(1, 50))
 def test_search_equals_a_plain_sort(seed, dims, n, depth, block):
     draws = np.random.default_rng(seed)
@@ -300,6 +300,7 @@ def test_f42_large_search_stays_in_memory():
     code = """
 import resource, numpy as np
 from denominator.retrievers.dense import search
+from tests.conftest import examples
 limit = 1400 * 2**20  # address space: libraries and their threads are in it
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 draws = np.random.default_rng(0)

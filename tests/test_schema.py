@@ -20,7 +20,7 @@ from denominator import schema
 from denominator.cli import main
 from denominator.errors import DenominatorError
 from denominator.readers import native, runs
-from tests.conftest import shared_path
+from tests.conftest import examples, shared_path
 from tests.test_readers_fuzz import QUESTION, VALUES
 from tests.test_readers_native import BROKEN, GOOD
 from tests.test_readers_runs import ANSWERS, RUNS
@@ -162,7 +162,7 @@ def taken(read: Any, line: str, folder: Path) -> bool:
 
 
 @given(row=QUESTION)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_question_that_the_reader_takes_is_valid(
     row: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -191,7 +191,7 @@ def _objects(fields: list[str]) -> Any:
 
 
 @given(row=_objects([*runs.RUN_FIELDS[1:], "results"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_result_that_the_reader_takes_is_valid(row: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     line = json.dumps(row)
     if taken(runs.read_run_jsonl, line, tmp_path_factory.getbasetemp()):
@@ -199,7 +199,7 @@ def test_a_result_that_the_reader_takes_is_valid(row: dict[str, Any], tmp_path_f
 
 
 @given(row=_objects([*runs.ANSWER_FIELDS[1:], "text"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_an_answer_that_the_reader_takes_is_valid(
     row: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

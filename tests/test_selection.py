@@ -17,6 +17,7 @@ from denominator.evaluation import summarize
 from denominator.selection import Decision, compare, decide, find_run, headline
 from denominator.types import Evidence, Ledger, Outcome, Plan, RecordedRun
 from denominator.uncertainty import best_set, gains_losses, holm, mcnemar, optimism, sign_flip, t_plus_two
+from tests.conftest import examples
 
 METRIC = "recall@5"
 FIELDS = {
@@ -197,7 +198,7 @@ def test_rates_take_mcnemar_and_wilson() -> None:
     assert ranking.row("a").versus.difference.p == mcnemar(8, 5).p
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_order_of_runs_and_questions_changes_nothing(random) -> None:
     runs = sweep(n=40, configs=4, plan=replace(FAST, resamples=99, baseline="c0"))

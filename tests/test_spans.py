@@ -30,6 +30,7 @@ from denominator.spans import (
     split_evidence,
 )
 from denominator.types import Document, Evidence, Group, Hit, Question, Result, Run, Units
+from tests.conftest import examples
 
 from .golden.cases import run_case
 from .test_tokens import walk
@@ -310,7 +311,7 @@ def table_of(world: World) -> spans.SpanTable:
 
 
 @given(worlds())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_every_value_equals_sets_of_positions(world: World) -> None:
     table = table_of(world)
     for row, question in enumerate(world.questions):
@@ -328,7 +329,7 @@ def test_every_value_equals_sets_of_positions(world: World) -> None:
 
 
 @given(worlds())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_one_question_alone_has_the_values_of_the_table(world: World) -> None:
     table = table_of(world)
     for row, question in enumerate(world.questions):
@@ -342,7 +343,7 @@ def test_one_question_alone_has_the_values_of_the_table(world: World) -> None:
 
 
 @given(worlds(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_order_and_blocks_change_nothing(world: World, random: Any) -> None:
     before = table_of(world)
     shuffled = list(world.questions)
@@ -360,7 +361,7 @@ def test_order_and_blocks_change_nothing(world: World, random: Any) -> None:
 
 
 @given(worlds())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_more_never_covers_less(world: World) -> None:
     index = CorpusIndex.build(Document(i, t) for i, t in world.texts.items())
     run = Run.from_results({q: Result(tuple(hits)) for q, hits in world.rankings.items()})
@@ -372,7 +373,7 @@ def test_more_never_covers_less(world: World) -> None:
 
 
 @given(worlds())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_omega_equals_sets_of_positions(world: World) -> None:
     index = CorpusIndex.build(Document(i, t) for i, t in world.texts.items())
     got = precision_omega(index, world.questions, units_of(world.chunks))
@@ -390,7 +391,7 @@ def test_omega_equals_sets_of_positions(world: World) -> None:
 
 
 @given(worlds())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_split_and_ceilings_equal_sets_of_positions(world: World) -> None:
     index = CorpusIndex.build(Document(i, t) for i, t in world.texts.items())
     chunks = world.chunks[:4]

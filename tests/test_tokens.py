@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denominator import tokens
+from tests.conftest import examples
 
 texts = st.text(
     st.one_of(
@@ -71,13 +72,13 @@ def walk(text: str) -> list[int]:
 
 
 @given(texts)
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_equals_the_walk(text: str) -> None:
     assert tokens.token_ends(text) == walk(text)
 
 
 @given(texts)
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_arrays_equal_the_expression(text: str) -> None:
     kind = tokens.kinds(tokens.code_points(text))
     assert kind.size == len(text)
@@ -85,7 +86,7 @@ def test_arrays_equal_the_expression(text: str) -> None:
 
 
 @given(texts, st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_cut_changes_only_the_token_it_cuts(text: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
     left = tokens.token_ends(text[:at])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from denominator import uncertainty as u
+from tests.conftest import examples
 
 SIXTEEN = [0, 0.25, 1, 0.75, 0.5, 1, 1, 0, 0.25, 0.5, 1, 0.75, 0, 1, 0.5, 0.25]
 TWENTY = [0.5, 0.25, -0.25, 0.5, 0, 0, 1, -0.5, 0, 0, 0.25, 0, 0, -1, 0.5, 0, 0, 0, 0.25, 0]
@@ -466,7 +467,7 @@ def test_binary_pairs_take_mcnemar_unless_clustered() -> None:
     assert u.sign_flip(np.subtract(a, b)).p == pytest.approx(d.p, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=3, max_size=12), st.randoms(use_true_random=False))
 def test_the_difference_of_a_pair_turns_round(values: list[float], random) -> None:
     other = random.sample(values, len(values))
