@@ -24,6 +24,7 @@ from denominator.retrievers.static import static_model
 from denominator.retrievers.table import Queries, columns_of, min_max
 from denominator.tokens import count
 from denominator.types import Chunk, Document, Hit
+from tests.conftest import examples
 
 
 def make_bench(texts, questions, *, depth=100, chunker=None, cache=None, titles=None):
@@ -300,7 +301,6 @@ def test_f42_large_search_stays_in_memory():
     code = """
 import resource, numpy as np
 from denominator.retrievers.dense import search
-from tests.conftest import examples
 limit = 1400 * 2**20  # address space: libraries and their threads are in it
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 draws = np.random.default_rng(0)
