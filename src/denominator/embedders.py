@@ -6,6 +6,7 @@ own function is wrapped by `Callable`.
 
 from __future__ import annotations
 
+from denominator.retrievers.approximate import Approximate
 from denominator.retrievers.bench import FirstStage, Retriever
 from denominator.retrievers.hybrid import Hybrid
 from denominator.retrievers.late import LateInteraction
@@ -14,4 +15,4 @@ from denominator.retrievers.onnx import Onnx
 from denominator.retrievers.own import Own as Callable
 from denominator.retrievers.static import Static
 
-__all__ = ["BM25", "Callable", "FirstStage", "Hybrid", "LateInteraction", "Onnx", "Retriever", "Static"]
+__all__ = ["BM25", "Approximate", "Callable", "FirstStage", "Hybrid", "LateInteraction", "Onnx", "Retriever", "Static"]
