@@ -49,7 +49,7 @@ quick: $(VENV)/.dev
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "not slow and not service"
 
 slow: $(VENV)/.dev
-	$(BIN)/pytest -q -m "slow or service"
+	TESTS_THOROUGH=1 $(BIN)/pytest -q -n 2 --dist loadfile
 
 services: $(VENV)/.dev
 	@bash .ci/services

@@ -224,6 +224,7 @@ def test_fail_fast_stops_at_the_first_failure(
     assert len(store_of(workplace, "fast").search("tags.kind = 'cell'")) == 1
 
 
+@pytest.mark.slow
 def test_an_interruption_marks_the_cell_and_the_next_start_goes_on(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ RANX = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_ranx_on_300_random_runs_without_ties() -> None:
     ranx = pytest.importorskip("ranx")
     qrels: Qrels = {}

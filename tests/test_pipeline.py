@@ -400,6 +400,7 @@ def test_cell_key_is_over_parts_plan_and_data():
     )
 
 
+@pytest.mark.slow
 def test_outcomes_are_the_same_in_another_process(tmp_path):
     """Hash seeds, thread counts and the state of a warm process must not show."""
     code = """

@@ -148,6 +148,7 @@ def test_same_runs_same_bytes(runs: list[RecordedRun], tmp_path: Path) -> None:
     assert b"2023-11-14 22:13 UTC" in first["report.html"]
 
 
+@pytest.mark.slow
 def test_same_bytes_in_another_process(runs: list[RecordedRun], tmp_path: Path) -> None:
     """Another hash seed orders sets and dictionaries of another process differently."""
     code = (
