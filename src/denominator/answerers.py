@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from denominator.abstention import Judge
 from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench
-from denominator.retrievers.table import Ranked
-from denominator.types import Answer, Plan, Question
+from denominator.retrievers.table import ChunkTable, Ranked
+from denominator.types import Answer, Outcome, Plan, Question
 
 
 class Answerer(Protocol):
@@ -77,3 +77,47 @@ class Recorded:
         from denominator.readers.runs import read_answers
 
         return read_answers(self.path)
+
+
+# ------------------------------------------------------------------ what the answers' texts are worth
+
+
+def judged_texts(
+    outcomes: Sequence[Outcome],
+    questions: Sequence[Question],
+    answers: Mapping[str, Answer],
+    contexts: Mapping[str, str] | None,
+) -> tuple[Outcome, ...]:
+    """The outcomes with exact match, token F1, faithfulness to the contexts, and relevance by static vectors."""
+    from denominator.quality import relevance, with_quality
+    from denominator.retrievers.static import DIMENSIONS, static_model
+
+    texts = {q: a.text for q, a in answers.items() if a.error is None and a.text and a.text.strip()}
+    both = [(q.id, q.question, texts[q.id]) for q in questions if q.id in texts and q.question]
+    relevances: dict[str, float | None] = {}
+    if both:
+        model = static_model()
+        asked = model.vectors(model.bags([question for _, question, _ in both]), DIMENSIONS, "question")
+        said = model.vectors(model.bags([text for _, _, text in both]), DIMENSIONS, "answer")
+        relevances = dict(zip([name for name, _, _ in both], relevance(asked, said), strict=True))
+    return with_quality(outcomes, questions, answers, contexts=contexts, relevances=relevances)
+
+
+def contexts_of(
+    part: Any, table: ChunkTable, ranked: Ranked, questions: Sequence[Question], plan: Plan
+) -> dict[str, str]:
+    """What each answer was written from: what a writer says it sends (its `context`), else the first K chunks.
+
+    K is 5 where it is measured, else the largest. Titles belong to it, as a generator gets them.
+    """
+    sent = getattr(part, "context", None)
+    k = 5 if 5 in plan.ks else max(plan.ks)
+    found = {}
+    for i, question in enumerate(questions):
+        units = ranked.unit[ranked.offsets[i] : ranked.offsets[i + 1]].tolist()
+        if callable(sent):
+            texts = [f"{chunk['title']}\n{chunk['text']}" for chunk in sent(table, units, plan)]
+        else:
+            texts = [table.indexed(unit) for unit in units[:k]]
+        found[question.id] = "\n\n".join(texts)
+    return found

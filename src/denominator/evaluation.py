@@ -36,6 +36,7 @@ from denominator.uncertainty import estimate_mean, estimate_micro, is_rate
 if TYPE_CHECKING:
     from denominator.abstention import AbstentionReport, JointTable, Judge
     from denominator.audit import AuditReport
+    from denominator.quality import AnswerQuality
     from denominator.spans import CorpusIndex
 
 TIED_FAMILIES = ("recall", "hit", "mrr")
@@ -436,7 +437,8 @@ class Summary:
     """Every aggregate of a run. `metrics` starts with the headline; `slices` is tag → value → metric.
 
     `partial` holds recall over partial questions (their own line, never in the headline) and the share of them refused.
-    `joint` is None with `joint_reason` where no context or no decision is there.
+    `joint` is None with `joint_reason` where no context or no decision is there; `answer_quality` where no answer has a
+    text.
     """
 
     ledger: Ledger
@@ -448,6 +450,7 @@ class Summary:
     audit: AuditReport | None
     joint: JointTable | None = None
     joint_reason: str | None = None
+    answer_quality: AnswerQuality | None = None
 
     def as_dict(self) -> dict[str, Any]:
         def estimates(items: Mapping[str, Estimate]) -> dict[str, Any]:
@@ -462,6 +465,7 @@ class Summary:
             "abstention": self.abstention.as_dict(),
             "audit": None if self.audit is None else self.audit.as_dict(),
             "joint": {"reason": self.joint_reason} if self.joint is None else self.joint.as_dict(),
+            **({} if self.answer_quality is None else {"answer_quality": self.answer_quality.as_dict()}),
         }
 
 
@@ -535,6 +539,7 @@ def summarize(
     """
     from denominator.abstention import report
     from denominator.audit import audit_outcomes
+    from denominator.quality import answer_quality
 
     ledger = ledger_of(outcomes, plan, label_source)
     eligible = [o for o in outcomes if o.state == "answerable"]
@@ -574,6 +579,7 @@ def summarize(
         audit=None if plan.evaluate == "abstention" else audit_outcomes(outcomes, recall),
         joint=table,
         joint_reason=why,
+        answer_quality=answer_quality(outcomes, plan),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from denominator import __version__
-from denominator.answerers import Answerer, Threshold, Writer
+from denominator.answerers import Answerer, Threshold, Writer, contexts_of, judged_texts
 from denominator.cache import Array, Cache, Entry, Payload, describe
 from denominator.chunkers import Chunker, checked_chunks
 from denominator.eligibility import document_groups
@@ -235,6 +235,9 @@ class _Work:
             decide=self.cell.answerer is not None,
             label_source=self.data.label_source,
         )
+        if answers is not None:
+            contexts = None if ranked is None else contexts_of(part, ranked[1], ranked[0], self.questions, self.plan)
+            outcomes = judged_texts(outcomes, self.questions, answers, contexts)
         summary = summarize(
             outcomes, self.plan, label_source=self.data.label_source, chunker_varies=self.cell.chunker_varies
         )

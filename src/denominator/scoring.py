@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from denominator.answerers import judged_texts
 from denominator.errors import ConfigError, InputError
 from denominator.evaluation import Summary, evaluate, summarize
 from denominator.masking import mask
@@ -131,6 +132,18 @@ def _results(
     return {q: r if r.depth is not None else replace(r, depth=depth) for q, r in results.items()}, notes
 
 
+def _contexts(data: Dataset, outcomes: Sequence[Outcome], k: int) -> dict[str, str]:
+    """The texts of each question's first `k` hits, as the corpus has them."""
+    documents = {d.id: d for d in data.documents}
+    found = {}
+    for outcome in outcomes:
+        hits = [h for h in outcome.hits if h.doc in documents and (h.rank or 0) <= k]
+        found[outcome.id] = "\n\n".join(
+            f"{documents[h.doc].title or ''}\n{documents[h.doc].text[h.start : h.end]}" for h in hits
+        )
+    return found
+
+
 def score(
     golden: str | Path | Dataset,
     run: str | Path | Mapping[str, Result] | None,
@@ -208,6 +221,9 @@ def score(
         answers=recorded,
         label_source=data.label_source,
     )
+    if recorded is not None:
+        contexts = _contexts(data, outcomes, 5 if 5 in ks else max(ks)) if data.documents and run is not None else None
+        outcomes = judged_texts(outcomes, data.questions, recorded, contexts)
     summary = summarize(outcomes, plan, label_source=data.label_source, chunker_varies=False)
     return ScoreReport(data, plan, outcomes, summary, table.depth, tuple(notes))
 
@@ -277,7 +293,7 @@ def render_text(report: ScoreReport) -> str:
     ]
     if sliced:
         lines += ["", *columns([["slice", *head[1:]], *(_estimate_row(name, e) for name, e in sliced)])]
-    lines += ["", *_abstention_lines(report)]
+    lines += ["", *_abstention_lines(report), *_quality_lines(report)]
     if summary.audit is not None:
         lines += ["", *audit_lines(summary.audit)]
     if report.notes:
@@ -312,6 +328,20 @@ def _abstention_lines(report: ScoreReport) -> list[str]:
         ("mcc", block.mcc),
     ]
     return [*lines, *columns([_estimate_row(name, e) for name, e in rows])]
+
+
+def _quality_lines(report: ScoreReport) -> list[str]:
+    block = report.summary.answer_quality
+    if block is None:
+        return []
+    c = block.counts
+    head = f"answers to answerable questions: {c['answered']} answered, {c['refused']} refused, "
+    rows = [(name.replace("_", " "), e) for name, e in block.metrics.items()]
+    return [
+        "",
+        f"{head}{c['undecided']} undecided, {c['no_text']} without a text; over the answered ones:",
+        *columns([_estimate_row(name, e) for name, e in rows]),
+    ]
 
 
 def audit_lines(audit: AuditReport, *, tools: bool = False) -> list[str]:
@@ -360,6 +390,8 @@ def render_csv(report: ScoreReport) -> str:
         for value, metrics in values.items():
             rows("slices", metrics.items(), tag, value)
     names = ("precision", "recall", "f1", "mcc", "false_refusal_rate")
+    if summary.answer_quality is not None:
+        rows("answers", list(summary.answer_quality.metrics.items()))
     rows("abstention", [(name, getattr(summary.abstention, name)) for name in names])
     return out.getvalue()
 

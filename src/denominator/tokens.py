@@ -19,6 +19,8 @@ NAME = "regex-v1"
 VERSION = "1"
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uac00-\ud7af"
+CJK = f"[{_CJK}]"
+"""Pattern of one character that is a token of its own."""
 _TOKEN = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
 _WORD = re.compile(rf"[^\W{_CJK}]")
 

@@ -317,7 +317,7 @@ class Outcome:
     has gold and is not failed or missing (failed and missing eligible questions have 0), so that the audit can
     say what other conventions would have reported; which of them enter a mean is decided by `state` alone.
     `groups` counts evidence groups, for micro averages. `ties[name]` is the worst and the best value over all orders
-    of tied hits, only where the two differ.
+    of tied hits, only where the two differ. `quality` holds what an answer's text is worth (`denominator.quality`).
     """
 
     id: str
@@ -341,6 +341,7 @@ class Outcome:
     answer: str | None = None
     error: str | None = None
     ties: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    quality: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
