@@ -99,6 +99,8 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
             out[name] = value
     if outcome.ties:
         out["ties"] = {name: list(ends) for name, ends in outcome.ties.items()}
+    if outcome.quality:
+        out["quality"] = dict(outcome.quality)
     return out
 
 
@@ -116,6 +118,7 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
         reasons=data["reasons"],
         tags=data["tags"],
         ties={name: (low, high) for name, (low, high) in data.get("ties", {}).items()},
+        quality=data.get("quality", {}),
         **plain,
     )
 

@@ -211,6 +211,9 @@ def add_summary(facts: Facts, summary: Summary, plan: Plan) -> None:
             facts.curve.append(("recall_at_k", recall.value, k))
     for name, estimate in summary.partial.items():
         facts.add(payload_of(f"partial.{spell(name)}", estimate))
+    if summary.answer_quality is not None:
+        for name, estimate in summary.answer_quality.metrics.items():
+            facts.add(payload_of(f"answer.{name}", estimate))
     for tag, by_value in summary.slices.items():
         for value, estimates in by_value.items():
             for name, estimate in estimates.items():
