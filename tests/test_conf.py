@@ -16,7 +16,8 @@ from denominator.types import Plan
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 GROUPS = {group: sorted(p.stem for p in (CONF / group).glob("*.yaml")) for group in (*config.GROUPS, "experiment")}
-CELLS = {"demo": 36, "chunking_eval": 24, "mtrag_un": 24, "onnx": 8}
+CELLS = {"demo": 36, "chunking_eval": 24, "mtrag_un": 24, "onnx": 8, "conditional": 10}
+SEARCHES = ("search",)
 OWN = {"function": "math.sqrt"}  # what stands for a value that only a person can give
 
 
@@ -39,7 +40,8 @@ def test_conf_is_found_and_is_the_folder_of_the_source_tree() -> None:
     assert app.conf_dir() == CONF
 
 
-@pytest.mark.parametrize("experiment", GROUPS["experiment"])
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", [e for e in GROUPS["experiment"] if e not in SEARCHES])
 def test_every_cell_of_every_experiment_composes(experiment: str) -> None:
     jobs = jobs_of(f"+experiment={experiment}")
     assert len(jobs) == CELLS[experiment]
@@ -77,7 +79,7 @@ def test_every_yaml_says_what_it_is_and_names_real_parameters(group: str) -> Non
 def test_the_plan_is_all_in_the_configuration() -> None:
     root = yaml.safe_load((CONF / "config.yaml").read_text(encoding="utf-8"))
     named = {f.name for f in fields(Plan)} - {"evaluate"}
-    own = {"out", "tracking", "fail_fast", "force", "defaults", "hydra"}
+    own = {"out", "tracking", "objective", "fail_fast", "force", "defaults", "hydra"}
     assert set(root) == named | own
     defaults = Plan()
     made = config.make_plan({k: v for k, v in root.items() if k in named})

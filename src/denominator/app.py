@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import math
 import os
 import re
@@ -20,7 +21,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -52,10 +53,19 @@ from denominator.ranking import level_guard
 from denominator.types import Dataset, Level, Plan
 
 Mode = Literal["run", "sweep"]
+Objective = float | list[float] | None
 LAUNCH, CALL_FOLDER = "DENOMINATOR_LAUNCH", "DENOMINATOR_CALL_FOLDER"
 DEFAULT = "+experiment=demo"
 HOUSEKEEPING = ("out", "tracking.", "fail_fast", "force", "hydra.", "hydra/")
 INTERRUPTED = 130
+PLUGINS = {
+    ("hydra/sweeper", "optuna"): "optuna",
+    ("hydra/launcher", "joblib"): "joblib",
+    ("hydra/launcher", "ray"): "ray",
+    ("hydra/launcher", "submitit_local"): "submitit",
+    ("hydra/launcher", "submitit_slurm"): "submitit",
+}
+"""Hydra's choices that come with a plug-in, and the extra that brings it."""
 
 
 # ------------------------------------------------------------------ where the configuration lies
@@ -173,12 +183,12 @@ def split_override(text: str) -> tuple[str, str]:
 
 
 def kind_of(choice: str) -> str:
-    """A choice without its trailing number, which stands in its settings: `fixed_128` is of the kind `fixed`.
+    """A choice without its numbers, which stand in its settings: `fixed_128_overlap_32` is of the kind `fixed`.
 
-    >>> kind_of("fixed_128"), kind_of("bm25"), kind_of("none")
-    ('fixed', 'bm25', 'none')
+    >>> kind_of("fixed_128_overlap_32"), kind_of("fixed_tokens_256"), kind_of("bm25"), kind_of("none")
+    ('fixed', 'fixed_tokens', 'bm25', 'none')
     """
-    return re.sub(r"_\d+$", "", choice)
+    return re.sub(r"_\d+(_[a-z]+_\d+)*$", "", choice)
 
 
 def cell_name(choices: Mapping[str, Any], overrides: Sequence[str], varying: frozenset[str]) -> str:
@@ -292,6 +302,9 @@ def explain(
     if found:
         group, option = found.groups()
         options = _options(loader, group)
+        if (group, option) in PLUGINS:
+            extra = PLUGINS[group, option]
+            return ConfigError(f"{group}={option} needs an extra: pip install 'denominator[{extra}]'")
         if options:
             return ConfigError(
                 f"{group}: there is no choice {option!r}{nearest(option, options)} (there are: {listed(options)})"
@@ -443,7 +456,8 @@ def compose_jobs(app: Application, mode: Mode) -> tuple[list[Job], DictConfig, G
     master = compose_master(app, RunMode.MULTIRUN)
     lists = expand(app, master)
     if lists is None:
-        return [], master, Grid(searched=True), False
+        _check_search(master)
+        return [], master, Grid(_searched_keys(master), searched=True), False
     grid = grid_of(lists, mode)
     jobs = []
     distinct = list(dict.fromkeys(tuple(job) for job in lists))
@@ -467,6 +481,31 @@ def compose_jobs(app: Application, mode: Mode) -> tuple[list[Job], DictConfig, G
         if (job.settings.out, job.settings.tracking) != (first.out, first.tracking):
             raise ConfigError("out and tracking must be the same for all cells of a sweep")
     return jobs, master, grid, True
+
+
+def _searched_keys(master: DictConfig) -> frozenset[str]:
+    """What a search may vary: it names cells by these, as a grid does."""
+    params = master.hydra.sweeper.get("params") or {}
+    lines = [f"{key}={value}" for key, value in params.items()] + _lines(master.hydra.overrides.task)
+    parsed: list[Override] = OverridesParser.create().parse_overrides(lines)
+    return frozenset(o.get_key_element().lstrip("+~") for o in parsed if o.is_sweep_override())
+
+
+def _check_search(master: DictConfig) -> None:
+    """A search must go the right way: quality up, costs down. Optuna's own default is to make its value small."""
+    settings = config.make_settings(_root(master))
+    wanted = config.directions_of(settings.objective, config.make_plan(_root(master)))
+    sweeper = master.hydra.sweeper
+    if "direction" not in sweeper:
+        return
+    found = sweeper.direction
+    given = [getattr(d, "name", str(d)) for d in (found if OmegaConf.is_list(found) else [found])]
+    if given != wanted:
+        shown = f"[{','.join(wanted)}]" if len(wanted) > 1 else wanted[0]
+        raise ConfigError(
+            f"hydra.sweeper.direction: found {', '.join(given)}, but objective={','.join(settings.objective)} "
+            f"wants hydra.sweeper.direction={shown}"
+        )
 
 
 def _check_baseline(app: Application, jobs: Sequence[Job]) -> None:
@@ -552,6 +591,9 @@ def _worker_context(cfg: DictConfig) -> Context:
     from denominator.tracking import Store, resolve_uri
 
     masking.remember_environment()
+    threads = threads_of(_plain(HydraConfig.get().launcher), os.cpu_count() or 1)
+    if threads is not None:  # a worker on another machine has not inherited it
+        os.environ.update(_limits(threads))
     folder = Path(os.environ[CALL_FOLDER])
     settings = config.make_settings(_root(cfg))
     out = folder / settings.out
@@ -572,11 +614,11 @@ def _root(cfg: DictConfig) -> dict[str, Any]:
     return {str(k): v for k, v in made.items()}
 
 
-def job(cfg: DictConfig) -> float:
+def job(cfg: DictConfig) -> Objective:
     """What Hydra runs for each cell, in whatever process. Never raises but for an interruption.
 
-    Returns the headline's value for a sweeper that searches; NaN, which it takes as a failed trial, when the cell
-    failed or its headline is undefined.
+    Returns the objective for a sweeper that searches (several values: a list). None, which Optuna takes as a failed
+    trial after which the search goes on, when the cell failed or one of them is undefined; NaN would end the search.
     """
     global _context  # noqa: PLW0603  # one per process, as Hydra calls a plain function
     if _context is None:
@@ -591,16 +633,15 @@ def job(cfg: DictConfig) -> float:
             made = known or prepare(cfg, hydra.runtime.choices, overrides, number, context.grid)
         except DenominatorError as error:
             context.events.say(number, "failed", error=mask(str(error)), overrides=[mask(o) for o in overrides])
-            return math.nan
+            return None
         try:
-            value = _run(context, made)
+            return _run(context, made)
         except Exception as error:  # before the cell itself: its data cannot be read, a lock cannot be made
             context.events.say(number, "failed", name=made.name, error=mask(f"{type(error).__name__}: {error}"))
-            return math.nan
-    return math.nan if value is None else value
+            return None
 
 
-def _run(context: Context, made: Job) -> float | None:
+def _run(context: Context, made: Job) -> Objective:
     from filelock import FileLock
 
     say, number = context.events.say, made.number
@@ -622,18 +663,31 @@ def _run(context: Context, made: Job) -> float | None:
             lock.unlink(missing_ok=True)
 
 
-def _reused(context: Context, made: Job, key: str) -> float | None:
+def _reused(context: Context, made: Job, key: str) -> Objective:
     """A cell of the record stands for itself. Its value is read only where a sweeper asks for it."""
     run_id = context.recorded[key]
     context.events.say(made.number, "reused", name=made.name, cell_key=key, run_id=run_id)
     if not context.grid.searched:
         return None
     (run,) = context.store.get([run_id])
-    value: float | None = run.estimate(run.tags["headline_metric"]).value
-    return value
+    headline = run.tags["headline_metric"]
+    return _objective(
+        made.settings.objective,
+        lambda name: (
+            run.metrics.get(name) if name in config.COSTS else run.estimate(name.replace("headline", headline)).value
+        ),
+    )
 
 
-def _recorded(context: Context, made: Job, data: Dataset, key: str) -> float | None:
+def _objective(names: Sequence[str], value: Callable[[str], float | None]) -> Objective:
+    found = [value(name) for name in names]
+    if any(v is None or not math.isfinite(v) for v in found):
+        return None
+    every = [v for v in found if v is not None]
+    return every[0] if len(every) == 1 else every
+
+
+def _recorded(context: Context, made: Job, data: Dataset, key: str) -> Objective:
     say, number, store = context.events.say, made.number, context.store
     clock = time.perf_counter()
     run_id: str | None = None
@@ -686,7 +740,14 @@ def _recorded(context: Context, made: Job, data: Dataset, key: str) -> float | N
         n=headline.n,
         seconds=time.perf_counter() - clock,
     )
-    return headline.value
+
+    def value(name: str) -> float | None:
+        if name in config.COSTS:
+            return result.facts.get(name)
+        estimate = result.summary.metrics.get(result.summary.headline if name == "headline" else name)
+        return None if estimate is None else estimate.value
+
+    return _objective(made.settings.objective, value)
 
 
 def _failed(context: Context, made: Job, key: str, error: Exception, run_id: str | None) -> None:
@@ -788,7 +849,7 @@ class Outcome:
         return StoreError.exit_code if self.count("waiting") else 0
 
 
-def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False) -> Outcome | int:
+def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False, dry_run: bool = False) -> Outcome | int:
     """Runs `denominator run` or `denominator sweep` with these arguments. An int: only shown, nothing run."""
     args = parse(argv)
     if args.multirun:
@@ -803,6 +864,8 @@ def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False) -> Outcome | 
     with application(args, overrides) as app:
         if shown:
             return _show(app, args)
+        if dry_run:
+            return _rehearse(app, mode)
         return _start(app, mode, command, quiet=quiet)
 
 
@@ -885,7 +948,7 @@ def _start(app: Application, mode: Mode, command: str, *, quiet: bool) -> Outcom
     try:
         if todo:
             with _terminated_as_interrupt(), following(context.events, [j.name for j in jobs], quiet=quiet):
-                _launch(app, mode)
+                _launch(app, mode, master)
         else:
             for made in jobs:
                 context.events.say(made.number, "reused", name=made.name, cell_key=keys[made.number])
@@ -901,11 +964,99 @@ def _start(app: Application, mode: Mode, command: str, *, quiet: bool) -> Outcom
     return result
 
 
-def _launch(app: Application, mode: Mode) -> None:
+def _rehearse(app: Application, mode: Mode) -> int:
+    """`--dry-run`: the cells checked as ever, then what would be done. Reads the data, the record and the cache."""
+    from denominator import rehearsal
+    from denominator.progress import console
+    from denominator.tracking import resolve_uri
+    from denominator.tracking.reading import recorded_cells
+
+    jobs, master, _, complete = compose_jobs(app, mode)
+    if not complete:
+        rehearsal.show(rehearsal.rehearse([], [], [], Cache(None)), console(), searched=_sweeper_name(master))
+        return 0
+    settings = jobs[0].settings
+    out = app.folder / settings.out
+    loaded: dict[str, Dataset] = {}
+    data, keys = [], []
+    for made in jobs:
+        part = repr(made.cell.dataset)
+        loaded[part] = loaded.get(part) or made.cell.dataset.load()
+        check_data(loaded[part], made.cell.plan)
+        data.append(loaded[part])
+        keys.append(made.cell.key(data[-1].dataset_hash, data[-1].corpus_hash))
+    uri = resolve_uri(settings.tracking.uri, out, app.folder)
+    known = {} if settings.force else recorded_cells(uri, settings.tracking.experiment, out, keys)
+    found = rehearsal.rehearse([j.cell for j in jobs], data, [key in known for key in keys], Cache(out / "cache"))
+    rehearsal.show(found, console())
+    return 0
+
+
+def _sweeper_name(master: DictConfig) -> str:
+    return str(master.hydra.sweeper._target_).rpartition(".")[2]
+
+
+def _launch(app: Application, mode: Mode, master: DictConfig) -> None:
     if mode == "run":
         app.hydra.run(app.config_name, job, app.overrides, with_log_configuration=False)
-    else:
+        return
+    if "optuna" in master.hydra.sweeper._target_:
+        import optuna
+
+        optuna.logging.set_verbosity(logging.WARNING)
+    with _shared_cores(master.hydra.launcher):
         app.hydra.multirun(app.config_name, job, app.overrides, with_log_configuration=False)
+
+
+def threads_of(launcher: Mapping[str, Any], cores: int) -> int | None:
+    """Threads for each worker of a launcher, so that workers and threads together are as many as the cores.
+
+    None: one process at a time, which may use them all. joblib: cores ÷ n_jobs; Ray: the CPUs of a task; submitit: the
+    CPUs of a task.
+
+    >>> threads_of({"_target_": "hydra_plugins.hydra_joblib_launcher.x", "n_jobs": 2}, 8)
+    4
+    >>> threads_of({"_target_": "hydra_plugins.hydra_joblib_launcher.x", "n_jobs": -1}, 8)
+    1
+    """
+    target = str(launcher.get("_target_", ""))
+    if "joblib" in target:
+        jobs = int(launcher.get("n_jobs") or 1)
+        return max(1, cores // (max(1, cores + 1 + jobs) if jobs < 0 else jobs))
+    if "ray" in target:
+        remote = (launcher.get("ray") or {}).get("remote") or {}
+        return max(1, int(remote.get("num_cpus") or 1))
+    if "submitit" in target:
+        return max(1, int(launcher.get("cpus_per_task") or 1))
+    return None
+
+
+def _limits(threads: int) -> dict[str, str]:
+    """What libraries read when they start, for as many threads. Values that the environment has already stay."""
+    names = (
+        *("DENOMINATOR_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
+        *("RAYON_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+    )
+    return {name: str(threads) for name in names if name not in os.environ}
+
+
+@contextlib.contextmanager
+def _shared_cores(launcher: DictConfig) -> Iterator[None]:
+    """Workers that are started inside inherit how many threads they may use."""
+    threads = threads_of(_plain(launcher), os.cpu_count() or 1)
+    limits = {} if threads is None else _limits(threads)
+    os.environ.update(limits)
+    try:
+        yield
+    finally:
+        for name in limits:
+            os.environ.pop(name, None)
+
+
+def _plain(node: DictConfig) -> dict[str, Any]:
+    made = OmegaConf.to_container(node, resolve=False)
+    assert isinstance(made, dict)
+    return {str(k): v for k, v in made.items()}
 
 
 @contextlib.contextmanager

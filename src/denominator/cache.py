@@ -139,7 +139,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class EntryInfo:
-    """One line of the cache's listing. Times are seconds since the epoch."""
+    """One line of the cache's listing. Times are seconds since the epoch.
+
+    `seconds_below`: what the stages took that it asked for, as recorded with it.
+    """
 
     key: str
     stage: str
@@ -149,6 +152,7 @@ class EntryInfo:
     used: float
     seconds_computed: float
     path: Path
+    seconds_below: float = 0.0
 
 
 @dataclass(slots=True)

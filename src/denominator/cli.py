@@ -24,7 +24,7 @@ HYDRA_COMMANDS = {
     "run": "one cell",
 }
 SWEEP_HELP = """\
-usage: denominator {command} [-q] [--debug] [Hydra's flags] [overrides]
+usage: denominator {command} [-q] [--dry-run] [--debug] [Hydra's flags] [overrides]
 
 {what}
 
@@ -33,6 +33,7 @@ usage: denominator {command} [-q] [--debug] [Hydra's flags] [overrides]
   denominator sweep chunker=fixed_128,sentences_128 embedder=bm25,static
   denominator run chunker=sentences_128 'ks=[1,5]'      one cell
   denominator sweep +experiment=demo chunker.size=64    every cell with this setting
+  denominator sweep --dry-run                           what would be done, how long, how dear; nothing is run
   denominator run --cfg job                             the configuration, nothing is run
 
 overrides choose a part by its group, or set a value:
@@ -190,7 +191,7 @@ def top_commands(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 def _hydra(command: str, given: list[str]) -> int:
     from denominator.app import conf_dir
 
-    flags = ("-q", "--quiet", "--debug")
+    flags = ("-q", "--quiet", "--debug", "--dry-run")
     rest = [a for a in given if a not in flags]
     if "--help" in rest or "-h" in rest:
         sys.stdout.write(_sweep_help(command, conf_dir()))
@@ -198,7 +199,7 @@ def _hydra(command: str, given: list[str]) -> int:
     from denominator.app import start
 
     quiet = "-q" in given or "--quiet" in given
-    result = start(rest, "run" if command == "run" else "sweep", quiet=quiet)
+    result = start(rest, "run" if command == "run" else "sweep", quiet=quiet, dry_run="--dry-run" in given)
     if isinstance(result, int):
         return result
     from denominator import summary
@@ -268,17 +269,23 @@ def _ui(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from denominator.masking import mask
-    from denominator.tracking import resolve_uri, ui_command
+    from denominator.tracking import newest_view, resolve_uri, server_of, ui_command
 
     uri = resolve_uri(args.uri, Path(args.out).absolute(), Path.cwd())
     if uri.startswith(("http://", "https://")):
         sys.stdout.write(f"the record is on a server: {mask(uri)}\n")
+        view = newest_view(args.out, args.uri, args.experiment)
+        if view is not None:
+            sys.stdout.write(f"the latest sweep: {server_of(uri)}/{view}\n")
         return 0
     file = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:") and not file.is_file():
         raise ConfigError(f"there is no record yet at {file}; run `denominator sweep` first, or say --out")
     command = ui_command(uri, port=args.port)
     sys.stdout.write(f"{mask(shlex.join(command))}\nhttp://127.0.0.1:{args.port} (Ctrl-C ends it)\n")
+    view = newest_view(args.out, args.uri, args.experiment)
+    if view is not None:
+        sys.stdout.write(f"the latest sweep: http://127.0.0.1:{args.port}/{view}\n")
     sys.stdout.flush()
     if args.dry_run:
         return 0

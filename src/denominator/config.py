@@ -36,12 +36,23 @@ class Tracking:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What is not measured and not a part."""
+    """What is not measured and not a part.
+
+    `objective`: what a sweeper that searches gets from each cell, in this order.
+    """
 
     out: str = "denominator-out"
     tracking: Tracking = field(default_factory=Tracking)
     fail_fast: bool = False
     force: bool = False
+    objective: tuple[str, ...] = ("headline",)
+
+
+COSTS = (
+    "latency_ms_median", "latency_ms_p95", "index_bytes", "n_chunks", "context_tokens_at_budget", "embedder_cost",
+    "reranker_cost", "answerer_cost",
+)  # fmt: skip
+"""Facts of a cell that a search may make small."""
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -316,7 +327,28 @@ def make_settings(root: Mapping[str, Any]) -> Settings:
         tracking=Tracking(uri, experiment),
         fail_fast=convert(bool, root.get("fail_fast", False), "fail_fast"),
         force=convert(bool, root.get("force", False), "force"),
+        objective=convert(tuple[str, ...], root.get("objective", ["headline"]), "objective"),
     )
+
+
+def directions_of(objective: Sequence[str], plan: Plan) -> list[str]:
+    """`maximize` for metrics, `minimize` for costs. Raises ConfigError for a name that no cell has, or none at all."""
+    if not objective:
+        raise ConfigError("objective: found an empty list, expected headline, a metric's name or a cost")
+    found = []
+    for name in objective:
+        if name in COSTS:
+            found.append("minimize")
+            continue
+        if name != "headline":
+            try:
+                _check_headline(replace(plan, headline=name))
+            except ConfigError as error:
+                costs = nearest(name, COSTS)
+                said = str(error).replace("headline:", "objective:", 1)
+                raise ConfigError(f"{said}; costs: {listed(COSTS)}{costs}") from None
+        found.append("maximize")
+    return found
 
 
 def top_level_names() -> list[str]:
