@@ -11,8 +11,21 @@ from denominator.retrievers.bench import FirstStage, Retriever
 from denominator.retrievers.hybrid import Hybrid
 from denominator.retrievers.late import LateInteraction
 from denominator.retrievers.lexical import BM25
+from denominator.retrievers.libraries import FastEmbed, SentenceTransformer
 from denominator.retrievers.onnx import Onnx
 from denominator.retrievers.own import Own as Callable
 from denominator.retrievers.static import Static
 
-__all__ = ["BM25", "Approximate", "Callable", "FirstStage", "Hybrid", "LateInteraction", "Onnx", "Retriever", "Static"]
+__all__ = [
+    "BM25",
+    "Approximate",
+    "Callable",
+    "FastEmbed",
+    "FirstStage",
+    "Hybrid",
+    "LateInteraction",
+    "Onnx",
+    "Retriever",
+    "SentenceTransformer",
+    "Static",
+]

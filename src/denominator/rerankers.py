@@ -7,19 +7,26 @@ by `Callable`.
 from __future__ import annotations
 
 from collections.abc import Callable as Function
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
-from denominator.errors import ConfigError
+from denominator.cache import describe
+from denominator.errors import ConfigError, MissingExtraError, StageError
+from denominator.fingerprint import sha
 from denominator.retrievers.bench import Bench, FirstStage
 from denominator.retrievers.late import check_dimensions, exact_scale, pool_scores
 from denominator.retrievers.lexical import BM25
+from denominator.retrievers.libraries import check_model, library_identity
+from denominator.retrievers.onnx import file_identity, load_session, load_tokenizer, model_files, run_session
 from denominator.retrievers.own import function_of
 from denominator.retrievers.static import DIMENSIONS, Static, static_model
 from denominator.retrievers.table import Ranked, min_max, resorted, rounded, top_scores
+from denominator.retrievers.threads import threads
 from denominator.types import Floats, Ints
 
 
@@ -206,6 +213,149 @@ class Chain:
             for name, value in ranked.facts.items():  # tokens and money add up
                 facts[name] = facts.get(name, 0.0) + value
         return replace(ranked, facts=facts)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEncoder:
+    """A cross-encoder of your own as ONNX: it reads question and chunk together and says how well they fit.
+
+    `folder` holds `model.onnx` (or `onnx/model.onnx`) and `tokenizer.json` (extra `onnx`). The model gives one number a
+    pair, or two, of which the difference second − first counts. Pairs over `max_tokens` are cut at the longer side,
+    counted and reported. `top`: only the first so many of the pool are read, the others keep their order below them;
+    0: all. Pairs go through the model one at a time, `threads` of them at once (0: all cores), so no score depends on
+    its neighbours. `confidence`: whether its scores compare across questions, as those of most cross-encoders do.
+    """
+
+    folder: str
+    max_tokens: int = 512
+    top: int = 0
+    confidence: bool = True
+    threads: int = 0
+    code: ClassVar[int] = 1
+    not_in_key: ClassVar[tuple[str, ...]] = ("threads", "folder")
+    who: ClassVar[str] = "reranker cross_encoder"
+
+    def __post_init__(self) -> None:
+        _check_whole(self.who, max_tokens=(self.max_tokens, 4), top=(self.top, 0), threads=(self.threads, 0))
+
+    def identity(self) -> list[str]:
+        return list(file_identity(model_files(self.folder, self.who), self.who))
+
+    def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
+        files = model_files(self.folder, self.who)
+        file_identity(files, self.who)
+        model = _pair_model(*files, self.max_tokens)
+        return _read(bench, ranked, lambda pairs: model.score(pairs, self.threads or threads()), self)
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceCrossEncoder:
+    """A cross-encoder of sentence-transformers, by name or folder (extra `sentence-transformers`).
+
+    `top`: only the first so many of the pool are read, the others keep their order below them; 0: all. `max_tokens`:
+    instead of the model's own limit. `device`: `cpu`, `cuda`, …; None: the library chooses.
+    """
+
+    model: str
+    revision: str | None = None
+    max_tokens: int | None = None
+    top: int = 0
+    confidence: bool = True
+    device: str | None = "cpu"
+    batch: int = 32
+    code: ClassVar[int] = 1
+    not_in_key: ClassVar[tuple[str, ...]] = ("batch", "device")
+    who: ClassVar[str] = "reranker sentence_transformers"
+
+    def __post_init__(self) -> None:
+        check_model(self.who, self.model, self.batch)
+        _check_whole(self.who, top=(self.top, 0))
+
+    def identity(self) -> list[str]:
+        return library_identity(self.who, "sentence-transformers", "sentence-transformers", self.model)
+
+    def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
+        try:
+            import sentence_transformers
+        except ImportError as error:
+            raise MissingExtraError(self.who, "sentence-transformers") from error
+        model: Any = bench.cache.once(
+            sha(["cross_encoder", describe(self), self.device]),
+            lambda: sentence_transformers.CrossEncoder(
+                self.model, revision=self.revision, max_length=self.max_tokens, device=self.device
+            ),
+            lambda _: 0,
+        )
+
+        def score(pairs: Sequence[tuple[str, str]]) -> tuple[Any, int]:
+            return model.predict(pairs, batch_size=self.batch, convert_to_numpy=True, show_progress_bar=False), 0
+
+        return _read(bench, ranked, score, self)
+
+
+def _check_whole(who: str, **values: tuple[object, int]) -> None:
+    for name, (value, least) in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ConfigError(f"{who}: {name} must be a whole number of at least {least}, found {value!r}")
+
+
+def _read(
+    bench: Bench,
+    ranked: Ranked,
+    score: Function[[Sequence[tuple[str, str]]], tuple[Any, int]],
+    part: CrossEncoder | SentenceCrossEncoder,
+) -> Ranked:
+    """The pool by the scores of (question, chunk) pairs; `score` also says how many pairs were cut."""
+    row, place = ranked.row, np.arange(len(ranked.unit)) - ranked.offsets[ranked.row]
+    read = np.flatnonzero(place < part.top) if part.top else np.arange(len(row))
+    texts = {unit: bench.table.indexed(unit) for unit in np.unique(ranked.unit[read]).tolist()}
+    pairs = [(bench.queries.texts[i], texts[u]) for i, u in zip(row[read], ranked.unit[read].tolist(), strict=True)]
+    found, cut = score(pairs) if pairs else (np.empty(0), 0)
+    values = np.asarray(found, np.float64)
+    if values.shape != (len(pairs),) or not np.isfinite(values).all():
+        raise StageError(f"{part.who}: {len(pairs)} pairs were given, the scores have shape {values.shape} or are NaN")
+    scores = np.zeros(len(row))
+    scores[read] = values
+    if len(read) < len(row):
+        low = np.full(len(ranked), np.inf)
+        np.minimum.at(low, row[read], values)
+        rest = np.setdiff1d(np.arange(len(row)), read)
+        scores[rest] = low[row[rest]] - 1 - (place[rest] - part.top)
+    done = resorted(ranked, scores, bench.order)
+    facts = {**ranked.facts, "reranker_pairs": float(len(pairs)), "reranker_truncated_pairs": float(cut)}
+    return replace(done, confidence=None, has_confidence=part.confidence, facts=facts)
+
+
+class PairModel:
+    """A loaded cross-encoder: tokenizer and session, single-threaded inside."""
+
+    def __init__(self, model: str, tokenizer: str, max_tokens: int) -> None:
+        self.tokenizer = load_tokenizer(tokenizer)
+        self.tokenizer.enable_truncation(max_tokens, strategy="longest_first")
+        self.session = load_session(model)
+        self.inputs = [given.name for given in self.session.get_inputs()]
+
+    def score(self, pairs: Sequence[tuple[str, str]], workers: int) -> tuple[Floats, int]:
+        """One number for each pair, and how many pairs were cut."""
+        scores, cut = np.empty(len(pairs)), 0
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            for a in range(0, len(pairs), 1024):
+                encodings = self.tokenizer.encode_batch(list(pairs[a : a + 1024]))
+                cut += sum(bool(e.overflowing) for e in encodings)
+                scores[a : a + len(encodings)] = list(pool.map(self._one, encodings))
+        return scores, cut
+
+    def _one(self, encoding: Any) -> float:
+        ids, kinds = np.array([encoding.ids], np.int64), np.array([encoding.type_ids], np.int64)
+        values = np.ravel(run_session(self.session, self.inputs, ids, kinds)).astype(np.float64)
+        if len(values) not in (1, 2):
+            raise StageError(f"{CrossEncoder.who}: the model gives {len(values)} numbers for a pair, expected 1 or 2")
+        return float(values[-1] - values[0]) if len(values) == 2 else float(values[0])
+
+
+@lru_cache(maxsize=2)
+def _pair_model(model: str, tokenizer: str, max_tokens: int) -> PairModel:
+    return PairModel(model, tokenizer, max_tokens)
 
 
 @dataclass(frozen=True, slots=True)

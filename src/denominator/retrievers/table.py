@@ -42,8 +42,9 @@ class ChunkTable:
         start, end = int(self.units.start[i]), int(self.units.end[i])
         header = self.headers.get(i, "")
         text = self.sent(i)[len(header) :]
-        place = (start, end) if start >= 0 else (None, None)
-        return Chunk(self.units.ids[i], self.units.docs[self.units.doc[i]], text, *place, header)
+        anchored = start >= 0
+        doc = self.units.docs[self.units.doc[i]]
+        return Chunk(self.units.ids[i], doc, text, start if anchored else None, end if anchored else None, header)
 
     def sent(self, i: int) -> str:
         """Header and text, as a generator would get them."""
