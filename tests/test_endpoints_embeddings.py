@@ -217,6 +217,7 @@ def test_a_text_that_is_too_long_fails_alone_and_a_batch_that_is_too_large_is_cu
     cut, facts = bench_of(questions=(*QUESTIONS, "filter " * 20)).ranked(openai(server, max_characters=60))
     assert cut.errors == {}
     assert (facts["truncated_chunks"], facts["truncated_questions"]) == (0, 1)
+    assert facts["truncated_questions_characters"] == len("filter " * 20) - 60
 
 
 def test_prefixes_and_fields_by_kind(server):

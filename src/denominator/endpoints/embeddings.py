@@ -86,9 +86,10 @@ class OpenAI(Endpoint):
                 # Lengths up to 1, so that the bound of the exact search holds; the factor is given back to the scores.
                 top = float(lengths.max(initial=0.0)) or 1.0
                 vectors = (made.vectors.astype(np.float64) / top).astype(np.float32)
-            return Payload({"vectors": vectors}, facts={"cut": made.cut, "tokens": made.tokens, "top": top})
+            counted = {"cut": made.cut, "lost": made.lost, "tokens": made.tokens, "top": top}
+            return Payload({"vectors": vectors}, facts=counted)
 
-        inputs = {"part": describe(self), "chunks": table.key}
+        inputs = {"part": describe(self), "chunks": table.key, "facts": 2}
         entry = bench.stage("endpoint_vectors", inputs, compute, f"{self.model}, {len(table)} chunks")
         width = entry["vectors"].shape[1]
         asked = self.questions(bench, bench.queries, width)
@@ -97,6 +98,8 @@ class OpenAI(Endpoint):
             "index_bytes": float(entry.array_bytes),
             "truncated_chunks": float(entry.facts["cut"]),
             "truncated_questions": float(asked.cut),
+            "truncated_chunks_characters": float(entry.facts["lost"]),
+            "truncated_questions_characters": float(asked.lost),
             "embedder_tokens": tokens,
         }
         if self.price_per_million_tokens is not None:
@@ -131,7 +134,7 @@ class OpenAI(Endpoint):
         prefix = self.query_prefix if kind == "query" else self.passage_prefix
         extra = dict(self.query_extra if kind == "query" else self.passage_extra)
         most = self.max_characters
-        cut = 0
+        cut = lost = 0
         place: dict[str, list[int]] = {}
         sent: dict[str, str] = {}
         for i, text in enumerate(texts):
@@ -139,7 +142,7 @@ class OpenAI(Endpoint):
                 continue
             whole = prefix + text
             if most is not None and len(whole) > most:
-                cut, whole = cut + 1, whole[:most]
+                cut, lost, whole = cut + 1, lost + len(whole) - most, whole[:most]
             key = sha(whole)
             place.setdefault(key, []).append(i)
             sent[key] = whole
@@ -194,7 +197,7 @@ class OpenAI(Endpoint):
             kept.flush()
         if errors and kind == "passage":
             wrong = {i: f"{name(i)}: {why}" for key, why in errors.items() for i in place[key]}
-            return Embedded(np.zeros((len(texts), 1), np.float32), wrong, 0, cut)
+            return Embedded(np.zeros((len(texts), 1), np.float32), wrong, 0, cut, lost)
         return _collected(
             len(texts),
             place=place,
@@ -202,7 +205,7 @@ class OpenAI(Endpoint):
             found=found,
             errors=errors,
             width=width or self.dimensions,
-            cut=cut,
+            cut=(cut, lost),
             name=name,
         )
 
@@ -215,7 +218,7 @@ def _collected(
     found: Mapping[str, tuple[Any, Vectors | None]],
     errors: Mapping[str, str],
     width: int | None,
-    cut: int,
+    cut: tuple[int, int],
     name: Callable[[int], str],
 ) -> Embedded:
     from denominator.tokens import count
@@ -239,12 +242,14 @@ def _collected(
                 "if the server changed its model, give `version` another value"
             )
         wrong |= {i: f"{name(i)}: {length or errors[key]}" for i in at}
-    return Embedded(vectors, wrong, total, cut)
+    return Embedded(vectors, wrong, total, *cut)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
     """Vectors as the server gave them (zero where there is none), errors by row, tokens, texts that were cut.
+
+    `lost` counts the characters that were cut off.
 
     Each distinct text counts its tokens once: those that the server reported, or by regex-v1 where it reports none.
     """
@@ -253,6 +258,7 @@ class Embedded:
     errors: Mapping[int, str]
     tokens: int
     cut: int
+    lost: int
 
 
 class _Reply:
