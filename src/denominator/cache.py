@@ -69,7 +69,7 @@ def describe(part: Any) -> Any:
     if inspect.ismethod(part):
         return {"method": part.__name__, "of": describe(part.__self__)}
     kind = part if isinstance(part, type) or (callable(part) and hasattr(part, "__qualname__")) else type(part)
-    module = getattr(kind, "__module__", "")
+    module = getattr(kind, "__module__", None) or ""  # None: a function that exec made
     known: dict[str, Any] = {"part": f"{module}.{getattr(kind, '__qualname__', kind)}"}
     for name in ("code", "version"):
         value = getattr(part, name, None)
