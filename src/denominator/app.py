@@ -849,7 +849,9 @@ class Outcome:
         return StoreError.exit_code if self.count("waiting") else 0
 
 
-def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False, dry_run: bool = False) -> Outcome | int:
+def start(
+    argv: Sequence[str], mode: Mode, *, quiet: bool = False, dry_run: bool = False, json_lines: bool = False
+) -> Outcome | int:
     """Runs `denominator run` or `denominator sweep` with these arguments. An int: only shown, nothing run."""
     args = parse(argv)
     if args.multirun:
@@ -866,7 +868,7 @@ def start(argv: Sequence[str], mode: Mode, *, quiet: bool = False, dry_run: bool
             return _show(app, args)
         if dry_run:
             return _rehearse(app, mode)
-        return _start(app, mode, command, quiet=quiet)
+        return _start(app, mode, command, quiet=quiet, json_lines=json_lines)
 
 
 def parse(argv: Sequence[str]) -> Any:
@@ -904,7 +906,7 @@ def _show(app: Application, args: Any) -> int:
     return 0
 
 
-def _start(app: Application, mode: Mode, command: str, *, quiet: bool) -> Outcome:
+def _start(app: Application, mode: Mode, command: str, *, quiet: bool, json_lines: bool = False) -> Outcome:
     global _context  # noqa: PLW0603
     from denominator.tracking import Store, resolve_uri
 
@@ -947,7 +949,8 @@ def _start(app: Application, mode: Mode, command: str, *, quiet: bool) -> Outcom
     _context = context
     try:
         if todo:
-            with _terminated_as_interrupt(), following(context.events, [j.name for j in jobs], quiet=quiet):
+            names = [j.name for j in jobs]
+            with _terminated_as_interrupt(), following(context.events, names, quiet=quiet, json_lines=json_lines):
                 _launch(app, mode, master)
         else:
             for made in jobs:
@@ -1112,5 +1115,7 @@ def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
         result.error = result.error or mask(str(error))
     with contextlib.suppress(OSError):  # only when empty: another launch may hold a lock
         (context.out / "hydra" / "locks").rmdir()
+    if result.exit_code == 0:  # a worker's own log and its pickled call serve only to find out what went wrong
+        shutil.rmtree(context.launch / ".submitit", ignore_errors=True)
     if result.count("reused") == len(result.ends):
         shutil.rmtree(context.launch, ignore_errors=True)

@@ -24,7 +24,7 @@ HYDRA_COMMANDS = {
     "run": "one cell",
 }
 SWEEP_HELP = """\
-usage: denominator {command} [-q] [--dry-run] [--debug] [Hydra's flags] [overrides]
+usage: denominator {command} [-q] [--dry-run] [--json-logs] [--debug] [Hydra's flags] [overrides]
 
 {what}
 
@@ -41,6 +41,7 @@ overrides choose a part by its group, or set a value:
   {settings}
 
 -q, --quiet    no progress, only the result
+--json-logs    progress as one JSON object a line on stderr
 --debug        the traceback of an error
 --cfg job, --config-dir DIR, --multirun, hydra/launcher=joblib, --info: as Hydra has them (--hydra-help)
 Cells that are recorded already are not computed again (force=true does).
@@ -191,15 +192,17 @@ def top_commands(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 def _hydra(command: str, given: list[str]) -> int:
     from denominator.app import conf_dir
 
-    flags = ("-q", "--quiet", "--debug", "--dry-run")
+    flags = ("-q", "--quiet", "--debug", "--dry-run", "--json-logs")
     rest = [a for a in given if a not in flags]
     if "--help" in rest or "-h" in rest:
         sys.stdout.write(_sweep_help(command, conf_dir()))
         return 0
     from denominator.app import start
 
-    quiet = "-q" in given or "--quiet" in given
-    result = start(rest, "run" if command == "run" else "sweep", quiet=quiet, dry_run="--dry-run" in given)
+    quiet, logs = "-q" in given or "--quiet" in given, "--json-logs" in given
+    result = start(
+        rest, "run" if command == "run" else "sweep", quiet=quiet, dry_run="--dry-run" in given, json_lines=logs
+    )
     if isinstance(result, int):
         return result
     from denominator import summary

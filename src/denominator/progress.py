@@ -82,12 +82,15 @@ def console(stream: Any = None, *, width: int | None = None) -> Console:
 
 
 @contextlib.contextmanager
-def following(events: Events, names: Sequence[str], *, quiet: bool = False) -> Iterator[None]:
-    """Shows the events while the block runs: a live line on a terminal, plain lines elsewhere, nothing when quiet."""
-    if quiet:
+def following(events: Events, names: Sequence[str], *, quiet: bool = False, json_lines: bool = False) -> Iterator[None]:
+    """Shows the events while the block runs: a live line on a terminal, plain lines elsewhere, nothing when quiet.
+
+    `json_lines`: every event as one line of JSON on stderr instead, for a log collector.
+    """
+    if quiet and not json_lines:
         yield
         return
-    show = _Live(names) if sys.stderr.isatty() else _Lines(names)
+    show = _Json(names) if json_lines else _Live(names) if sys.stderr.isatty() else _Lines(names)
     stop = threading.Event()
 
     def follow() -> None:
@@ -129,6 +132,24 @@ def name_of(event: Mapping[str, Any], names: Sequence[str]) -> str:
     """The cell's name; a sweeper that chooses cells while it runs has none beforehand."""
     job = event["job"]
     return str(event.get("name") or (names[job] if job < len(names) else f"cell {job}"))
+
+
+class _Json:
+    """Each event as it was logged, with the cell's name."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    def __enter__(self) -> _Json:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def event(self, event: Mapping[str, Any]) -> None:
+        line = json.dumps({**event, "name": name_of(event, self.names)}, ensure_ascii=True, allow_nan=False)
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
 
 
 class _Lines:
@@ -173,14 +194,16 @@ class _Live:
         self.bar = Progress(
             SpinnerColumn(),
             MofNCompleteColumn(),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             TextColumn("{task.fields[counts]}", markup=False),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[now]}", markup=False),
             console=console(sys.stderr),
             transient=True,
         )
-        self.task = self.bar.add_task("", total=len(names) or None, counts="", now="")
+        self.task = self.bar.add_task("", total=len(names) or None, counts="", rate="", now="")
+        self.started = time.monotonic()
 
     def __enter__(self) -> _Live:
         self.bar.start()
@@ -196,7 +219,12 @@ class _Live:
             if event["what"] in ("failed", "waiting"):
                 self.bar.console.print(f"{name}: {outcome_text(event)}", soft_wrap=True)
             counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in self.counts.items())
-            self.bar.update(self.task, advance=1, counts=counts)
+            computed = sum(self.counts.get(what, 0) for what in ("recorded", "failed", "waiting"))
+            each = (time.monotonic() - self.started) / max(1, computed)
+            rate = f"{each:.1f} s a cell" if computed else ""
+            self.bar.update(self.task, advance=1, counts=counts, rate=rate)
         else:
             stage = event.get("stage", "")
-            self.bar.update(self.task, now=f"{name}{': ' + stage if stage else ''}")
+            room = max(20, self.bar.console.width - 66)  # what the bar, the counts and the times leave
+            text = f"{name}{': ' + stage if stage else ''}"
+            self.bar.update(self.task, now=text if len(text) <= room else text[: room - 1] + "…")
