@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from denominator.tracking import (
     spell,
     unspell,
 )
-from denominator.tracking.facts import alive, process_tags
+from denominator.tracking.facts import alive, owner, process_tags
 from denominator.tracking.spelling import METRIC_LIMIT, param_text, shortened
 from denominator.tracking.store import retry
 from denominator.types import (
@@ -75,7 +76,7 @@ def make(key: str = "k" * 64, name: str = "fixed · bm25 · none", **changes: An
         )
         for q, gold in SEED.items()
     ]
-    questions.append(Question("q8", "Who knows?", "unanswerable"))
+    questions.append(Question("q8", "Who knows?", "unanswerable", tags={"type": "near miss"}))
     results = {q.id: Result((Hit("a", "a", 2.0), Hit("b", "b", 1.0)), depth=5) for q in questions}
     plan = Plan(ks=(1, 5), pool=5, threshold=0.5, slices=("type",))
     outcomes = evaluate(questions, Run.from_results(results), plan)
@@ -211,6 +212,8 @@ def test_a_cell_is_one_flat_run_with_everything(store: Store) -> None:
     assert tags["undefined.broken"] == "not_finite"
     assert tags["undefined.coverage_at_b2000"] == "no_spans"
     assert json.loads(tags["mlflow.loggedArtifacts"])[0]["path"] == "per_question_table.json"
+    assert "undefined.recall_at_5__slice.type.near miss" not in tags  # a slice without eligible questions: in the table
+    assert not [key for key in metrics if "near miss" in key]
     assert "5/7" not in tags["mlflow.note.content"]
     assert "0.714" in tags["mlflow.note.content"]
     params = dict(rows(store, "select key, value from params where run_uuid = ?", run_id))
@@ -234,9 +237,13 @@ def test_the_files_of_a_cell(store: Store) -> None:
         "cell.json",
         "config.yaml",
         "figures/confidence.png",
+        "figures/confusion.png",
         "figures/recall_at_k.png",
+        "figures/risk_coverage.png",
+        "figures/slices.png",
         "fingerprint.json",
         "ledger.json",
+        "metrics_table.json",
         "per_question.jsonl",
         "per_question_table.json",
         "timings.jsonl",
@@ -329,7 +336,7 @@ def test_a_run_of_a_dead_process_is_taken_up_not_doubled(store: Store) -> None:
     gone = subprocess.run(
         [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True, check=True
     )
-    store.client.set_tag(left, "pid", gone.stdout.strip())
+    store.client.set_tag(left, "process", f"{socket.gethostname()} {gone.stdout.strip()}")
     assert store.start_cell(result.name, result.cell_key, "sweep9") == left
     store.log_cell(result, "sweep9", run_id=left)  # type: ignore[arg-type]
     assert [r.run_id for r in store.search(f"tags.cell_key = '{result.cell_key}'")] == [left]
@@ -337,8 +344,7 @@ def test_a_run_of_a_dead_process_is_taken_up_not_doubled(store: Store) -> None:
 
 def test_a_run_of_a_living_process_is_left_alone(store: Store) -> None:
     left = store.start_cell("x", "a1" * 32, "sweep10")
-    store.client.set_tag(left, "pid", str(os.getppid()))
-    store.client.set_tag(left, "process_started", "")
+    store.client.set_tag(left, "process", f"{socket.gethostname()} {os.getppid()}")
     other = store.start_cell("x", "a1" * 32, "sweep10")
     assert other != left
     for run in (left, other):
@@ -348,9 +354,13 @@ def test_a_run_of_a_living_process_is_left_alone(store: Store) -> None:
 def test_alive_tells_a_reused_pid(tmp_path: Path) -> None:
     mine = process_tags()
     assert alive(mine)
-    assert not alive({**mine, "process_started": "1"}) or not mine["process_started"]
-    assert not alive({**mine, "pid": "0x"})
-    assert alive({**mine, "host": "elsewhere", "pid": "1"})
+    host, pid, started = owner(mine)
+    assert (host, pid) == (socket.gethostname(), str(os.getpid()))
+    assert not alive({"process": f"{host} {pid} 1"}) or not started
+    assert not alive({"process": f"{host} 0x"})
+    assert alive({"process": "elsewhere 1 1"})
+    assert alive({"host": "elsewhere", "pid": "1", "process_started": "1"})  # as schema 1 had it
+    assert not alive({"host": host, "pid": "0x"})
 
 
 def test_when_the_store_is_away_the_outcomes_wait_and_are_sent_once(

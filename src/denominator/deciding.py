@@ -159,8 +159,9 @@ def verify(run: RecordedRun) -> Summary:
         raise JudgementError(
             f"run {run.name!r} ({run.run_id}): its recorded outcomes cannot be scored: {error}"
         ) from error
-    facts = Facts(run.name)
-    add_summary(facts, summary, run.plan)
+    facts, every = Facts(run.name), Facts(run.name)
+    add_summary(facts, summary, run.plan, schema=int(run.tags.get("schema_version", "1")))
+    add_summary(every, summary, run.plan, schema=1)
     wrong: list[str] = []
     for key, value in facts.metrics.items():
         logged = run.metrics.get(key)
@@ -172,7 +173,8 @@ def verify(run: RecordedRun) -> Summary:
         name = key.removeprefix("undefined.")
         if key != name and name in run.metrics:
             wrong.append(f"{name}: logged {run.metrics[name]!r}, recomputed undefined ({reason})")
-    spare = [key for key in sorted(run.metrics) if key.endswith("__n") and key not in facts.metrics]
+    names = {key.removeprefix("undefined.") for key in every.tags} | set(every.metrics)
+    spare = [k for k in sorted(run.metrics) if (k.endswith("__n") or k in names) and k not in facts.metrics]
     wrong += [f"{key}: logged {run.metrics[key]!r}, not recomputed" for key in spare]
     if run.ledger.as_dict() != summary.ledger.as_dict():
         wrong.append(f"ledger: logged {run.ledger.as_dict()}, recomputed {summary.ledger.as_dict()}")
@@ -348,7 +350,23 @@ def publish(made: Report, folder: Path, store: Store | None = None, sweep_id: st
             store.attach(sweep.run_id, file, "report")
         for file in written.figures:
             store.attach(sweep.run_id, file, "report/figures")
+        for file in _pictures(made, folder):
+            store.attach(sweep.run_id, file, "figures")
+        store.lead(sweep, made.decision.sentence)
     return written
+
+
+def _pictures(made: Report, folder: Path) -> list[Path]:
+    """Forest and Pareto as PNG for the sweep's run: MLflow shows SVG without its fonts."""
+    from denominator import figures
+    from denominator.report.plots import all_figures
+
+    found = []
+    for key, (_, figure) in all_figures(made).items():
+        if key == "forest" or key.startswith("pareto"):
+            found.append(folder / "figures" / f"{key}.png")
+            figures.save(figure, found[-1])
+    return found
 
 
 def make_report(

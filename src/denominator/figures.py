@@ -1,4 +1,8 @@
-"""The two figures of a cell. `Figure` without pyplot: no global state, no window, safe in threads."""
+"""The figures of a cell. `Figure` without pyplot: no global state, no window, safe in threads.
+
+Each is a function of the outcomes or of the summary, and says in words what it has nothing to show for. Axes are placed
+by hand: matplotlib's own layout costs as much as the drawing.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,38 @@ from typing import TYPE_CHECKING
 from denominator.types import Estimate, Outcome
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, ORANGE, GREY = "#2b6cb0", "#dd6b20", "#718096"
+    from denominator.abstention import AbstentionReport, RiskCoverage
+    from denominator.evaluation import Summary
+
+# Okabe and Ito: told apart by colour-blind readers, as in the report.
+BLUE, VERMILION, GREY, FAINT, INK = "#0072B2", "#D55E00", "#64748b", "#e2e8f0", "#1a202c"
+SLICE_ROWS = 24
+NAME_LENGTH = 28
 
 
-def _canvas(title: str) -> tuple[Figure, Axes]:
+def _canvas(title: str, height: float = 3.6, left: float = 0.1, width: float = 6.4) -> tuple[Figure, Axes]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 3.6), dpi=100)
+    figure = Figure(figsize=(width, height), dpi=100)
     FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.1, 0.15, 0.87, 0.73))
-    axes.set_title(title, fontsize=10, loc="left")
+    bottom, top = 0.5 / height, 0.38 / height
+    axes = figure.add_axes((left, bottom, 0.97 - left, 1 - bottom - top))
+    figure.text(0.02, 1 - 0.26 / height, plain(title), fontsize=10, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    axes.tick_params(labelsize=8, colors=INK)
     return figure, axes
+
+
+def plain(text: str) -> str:
+    """Data as text: a dollar sign must not begin mathematics."""
+    return text.replace("$", r"\$")
 
 
 def _empty(axes: Axes, text: str) -> None:
@@ -50,7 +69,7 @@ def recall_curve(estimates: Mapping[int, Estimate], title: str) -> Figure:
     for k, value in zip(ks, values, strict=True):
         axes.annotate(f"{value:.3f}", (k, value), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=8)
     axes.set_xticks(ks)
-    axes.set_ylim(0, 1.05)
+    axes.set_ylim(0, 1.08)
     axes.set_xlabel("K (documents)", fontsize=8)
     axes.legend(loc="lower right", fontsize=8, frameon=False)
     return figure
@@ -71,22 +90,109 @@ def confidence_by_class(outcomes: Sequence[Outcome], title: str) -> Figure:
     if low == high:
         low, high = low - 0.5, high + 0.5
     edges = [low + (high - low) * i / 24 for i in range(25)]
-    for (state, values), color in zip(classes.items(), (BLUE, ORANGE), strict=True):
-        if values:  # shares, because the classes differ in size
+    for (state, values), color in zip(classes.items(), (BLUE, VERMILION), strict=True):
+        if values:  # shares, because the classes differ in size; one outline: a bar each costs ten times as much
             axes.hist(
                 values,
                 bins=edges,
                 weights=[1 / len(values)] * len(values),
+                histtype="stepfilled",
                 color=color,
-                alpha=0.55,
+                edgecolor=color,
+                alpha=0.4,
                 label=f"{state}, n = {len(values)}",
             )
     cuts = sorted({o.threshold for o in outcomes if o.threshold is not None})
     if cuts:
         text = f"refused below {cuts[0]:.3g}" if len(cuts) == 1 else f"refused below {cuts[0]:.3g} to {cuts[-1]:.3g}"
         for i, cut in enumerate(cuts):
-            axes.axvline(cut, color=GREY, linewidth=1, linestyle="--", label=text if i == 0 else None)
+            axes.axvline(cut, color=INK, linewidth=1, linestyle="--", label=text if i == 0 else None)
     axes.set_xlabel("confidence of the ranking", fontsize=8)
     axes.set_ylabel("share of the class", fontsize=8)
     axes.legend(loc="best", fontsize=8, frameon=False)
     return figure
+
+
+def confusion(report: AbstentionReport, title: str) -> Figure:
+    """The abstention matrix with counts and the share of each class. Undecided: a third column."""
+    figure, axes = _canvas(title, height=2.9, left=0.2, width=5.2)
+    undecided = (report.undecided_answerable, report.undecided_unanswerable)
+    rows: list[tuple[int, ...]] = [(report.tn, report.fp), (report.fn, report.tp)]
+    if not report.n and not any(undecided):
+        _empty(axes, f"nothing was decided ({report.reason or 'no_answers'})")
+        return figure
+    columns = ["answered", "refused"]
+    if any(undecided):
+        columns.append("undecided")
+        rows = [(*row, left) for row, left in zip(rows, undecided, strict=True)]
+    axes.set_xlim(0, len(columns))
+    axes.set_ylim(2, 0)
+    right = {(0, 0), (1, 1)}
+    for i, row in enumerate(rows):
+        total = sum(row)
+        for j, count in enumerate(row):
+            share = count / total if total else 0.0
+            color = GREY if j == 2 else BLUE if (i, j) in right else VERMILION
+            axes.axvspan(j, j + 1, 1 - (i + 1) / 2, 1 - i / 2, color=color, alpha=0.06 + 0.5 * share, linewidth=0)
+            text = f"{count}" + (f"\n{share:.0%} of {total}" if total else "")
+            axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=10, color=INK)
+    axes.set_xticks([j + 0.5 for j in range(len(columns))], columns)
+    axes.set_yticks([0.5, 1.5], ["answerable", "unanswerable"])
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return figure
+
+
+def risk_coverage(curve: RiskCoverage | None, loss: str, title: str) -> Figure:
+    """Mean loss of the questions that are served when only the most confident share of them is."""
+    figure, axes = _canvas(title)
+    if curve is None or curve.aurc.value is None:
+        reason = "no_confidence" if curve is None else curve.aurc.reason
+        _empty(axes, f"no curve ({reason})")
+        return figure
+    label = f"AURC {curve.aurc.value:.3f}, n = {curve.aurc.n}"
+    axes.plot(curve.coverage, curve.risk, color=BLUE, linewidth=1.5, label=label)
+    axes.axhline(float(curve.risk[-1]), color=GREY, linewidth=1, linestyle=":", label="everything is served")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("share of questions served, most confident first", fontsize=8)
+    axes.set_ylabel(f"mean of 1 − {loss} (1 if unanswerable)", fontsize=8)
+    axes.legend(loc="best", fontsize=8, frameon=False)
+    return figure
+
+
+def slice_bars(summary: Summary, title: str) -> Figure:
+    """The headline in each slice that holds eligible questions, with its interval; the dotted line is the whole."""
+    rows = [
+        (tag, value, estimates[summary.headline])
+        for tag, by_value in summary.slices.items()
+        for value, estimates in by_value.items()
+        if estimates[summary.headline].value is not None
+    ]
+    shown = rows[:SLICE_ROWS]
+    figure, axes = _canvas(title, height=max(2.2, 1.0 + 0.24 * len(shown)), left=0.36)
+    if not shown:
+        _empty(axes, "no slice holds an eligible question")
+        return figure
+    at = range(len(shown))
+    values = [e.value or 0.0 for _, _, e in shown]
+    low = [v if e.ci_low is None else e.ci_low for v, (_, _, e) in zip(values, shown, strict=True)]
+    high = [v if e.ci_high is None else e.ci_high for v, (_, _, e) in zip(values, shown, strict=True)]
+    axes.barh(at, values, height=0.7, color=BLUE, alpha=0.35)
+    axes.hlines(at, low, high, color=BLUE, linewidth=1.6)
+    whole = summary.metrics[summary.headline].value
+    if whole is not None:
+        axes.axvline(whole, color=INK, linewidth=1, linestyle=":")
+    names = [f"{tag}: {value}" for tag, value, _ in shown]
+    names = [name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…" for name in names]
+    axes.set_yticks(at, [plain(f"{name} (n = {e.n})") for name, (_, _, e) in zip(names, shown, strict=True)])
+    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_xlim(0, 1)
+    more = "" if len(rows) == len(shown) else f"; {len(rows) - len(shown)} more in metrics_table.json"
+    axes.set_xlabel(f"{summary.headline}, 95 % intervals{more}", fontsize=8)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a PNG quickly: weak compression, no date in it, so that the same figure gives the same bytes."""
+    figure.savefig(path, format="png", metadata={"Software": None}, pil_kwargs={"compress_level": 3})

@@ -13,7 +13,8 @@ from typing import Any
 
 from denominator.types import Evidence, Group, Hit, Ledger, Outcome, Plan
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""The form of a recorded run. 1: every figure was an MLflow metric, a process had three tags. Runs of 1 are still read."""
 
 
 def dumps(value: Any) -> str:

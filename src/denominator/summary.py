@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from denominator.masking import mask
-from denominator.tracking import Store, StoredRun, dataset_input
+from denominator.tracking import Store, StoredRun, dataset_input, save_view, sweep_links
 from denominator.types import Estimate
 
 if TYPE_CHECKING:
@@ -155,7 +155,8 @@ def record(result: Outcome) -> None:
     status = "KILLED" if result.interrupted else "FAILED" if bad else "FINISHED"
     store.log_sweep(
         result.sweep_run,
-        note=note(runs, bad, store),
+        note=f"{note(runs, bad, store)}\n\n{sweep_links(store, result.sweep_id, result.sweep_run)}",
+        files=_card(result),
         cells=cells,
         params=params,
         metrics=metrics,
@@ -163,6 +164,26 @@ def record(result: Outcome) -> None:
         dataset=dataset,
         status=status,
     )
+    save_view(store, result.sweep_id, sweep_name(result), runs)
+
+
+def sweep_name(result: Outcome) -> str:
+    from denominator.app import sweep_name as name_of
+
+    return name_of(result.jobs)
+
+
+def _card(result: Outcome) -> dict[str, str]:
+    """What `denominator doctor` says of each data set, for the sweep's run."""
+    from denominator.health import examine
+
+    plan = result.jobs[0].cell.plan if result.jobs else None
+    found = {}
+    for i, data in enumerate(result.data.values()):
+        health = examine(data, lenient=plan is not None and plan.eligibility == "lenient")
+        name = "dataset_card.json" if len(result.data) == 1 else f"dataset_card_{i + 1}.json"
+        found[name] = json.dumps(health.as_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return found
 
 
 def _dataset(result: Outcome) -> Mapping[str, str] | None:

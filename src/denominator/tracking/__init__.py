@@ -7,9 +7,10 @@ readers trust nothing without it.
 
 from denominator.tracking.facts import Facts, cell_facts, dataset_input, ledger_line, number
 from denominator.tracking.files import question_table, write_cell_files
-from denominator.tracking.reading import experiments, find_store, load_sweep, read_cell, ui_command
+from denominator.tracking.reading import experiments, find_store, load_sweep, read_cell, to_frame, ui_command
 from denominator.tracking.spelling import mlflow_payload, slice_key, slice_of, spell, unspell
 from denominator.tracking.store import Store, StoredRun, default_uri, resolve_uri
+from denominator.tracking.views import newest_view, save_view, server_of, sweep_links
 
 __all__ = [
     "Facts",
@@ -23,13 +24,18 @@ __all__ = [
     "ledger_line",
     "load_sweep",
     "mlflow_payload",
+    "newest_view",
     "number",
     "question_table",
     "read_cell",
     "resolve_uri",
+    "save_view",
+    "server_of",
     "slice_key",
     "slice_of",
     "spell",
+    "sweep_links",
+    "to_frame",
     "ui_command",
     "unspell",
     "write_cell_files",

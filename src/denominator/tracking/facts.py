@@ -116,8 +116,17 @@ def git_commit(folder: Path | None = None) -> str | None:
 
 
 def process_tags() -> dict[str, str]:
-    """Who runs this: enough to tell later whether that process is still alive."""
-    return {"host": socket.gethostname(), "pid": str(os.getpid()), "process_started": process_started(os.getpid())}
+    """Who runs this, as `host pid start`: enough to tell later whether that process is still alive."""
+    return {"process": f"{socket.gethostname()} {os.getpid()} {process_started(os.getpid())}".rstrip()}
+
+
+def owner(tags: Mapping[str, str]) -> tuple[str, str, str]:
+    """Host, process id and start of the process that these tags name; schema 1 had a tag for each."""
+    if "process" in tags:
+        host, _, rest = tags["process"].partition(" ")
+        pid, _, started = rest.partition(" ")
+        return host, pid, started
+    return tags.get("host", ""), tags.get("pid", ""), tags.get("process_started", "")
 
 
 def process_started(pid: int) -> str:
@@ -130,16 +139,16 @@ def process_started(pid: int) -> str:
 
 def alive(tags: Mapping[str, str]) -> bool:
     """Whether the process that these tags name still runs. On another host: assumed so."""
-    if tags.get("host") != socket.gethostname():
+    host, number, started = owner(tags)
+    if host != socket.gethostname():
         return True
     try:
-        pid = int(tags.get("pid", ""))
+        pid = int(number)
         os.kill(pid, 0)
     except (ValueError, ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
-    started = tags.get("process_started", "")
     return not started or process_started(pid) in ("", started)
 
 
@@ -174,7 +183,7 @@ def cell_facts(
     facts = Facts(result.name)
     facts.params = {shortened(k, 250): param_text(v) for k, v in (settings or {}).items()}
     facts.params |= {shortened(k, 250): param_text(v) for k, v in result.params.items()}
-    facts.params |= {k: param_text(v) for k, v in plan_to_json(result.plan).items()}
+    facts.params |= plan_params(result.plan)
     add_summary(facts, summary, result.plan)
     for name, number in result.facts.items():
         facts.number(safe_key(name), number)
@@ -200,38 +209,87 @@ def cell_facts(
     return facts
 
 
-def add_summary(facts: Facts, summary: Summary, plan: Plan) -> None:
-    """Every figure of a summary as it is logged. The report holds its own recomputed summary against these."""
-    for name, estimate in summary.metrics.items():
-        facts.add(mlflow_payload(name, estimate))
+PLAN_PARAMS = ("ks", "budget", "pool", "eligibility")
+
+
+def plan_params(plan: Plan) -> dict[str, str]:
+    """The settings of the measurement that a person filters by: four always, others where they are not the default.
+
+    All of them are in `cell.json` and `config.yaml`. The baseline belongs to the sweep and says nothing of a cell.
+    """
+    standard, given = plan_to_json(Plan()), plan_to_json(plan)
+    names = [k for k in given if k in PLAN_PARAMS or (given[k] != standard[k] and k != "baseline")]
+    return {k: param_text(given[k]) for k in names}
+
+
+def logged_metrics(summary: Summary, plan: Plan) -> tuple[str, ...]:
+    """Names of the summary's metrics that become MLflow metrics, the headline first: one K of each family.
+
+    Recall has every K. The others have the K of the audit (5 where it is among the K) or, where rank counts, the
+    largest. `metrics_table.json` holds all of them.
+    """
+    most, usual = max(plan.ks), 5 if 5 in plan.ks else max(plan.ks)
+    wanted = [
+        summary.headline,
+        *(f"recall@{k}" for k in sorted(plan.ks)),
+        *(f"{family}@{usual}" for family in ("complete", "hit", "precision")),
+        *(f"{family}@{most}" for family in ("mrr", "ndcg")),
+        f"map@{plan.pool}",
+        "r_precision",
+        f"judged@{usual}",
+        *(f"{family}@b{plan.budget}" for family in ("coverage", "recall_tau100", "span_precision", "span_iou")),
+    ]
+    return tuple(name for name in dict.fromkeys(wanted) if name in summary.metrics)
+
+
+def add_summary(facts: Facts, summary: Summary, plan: Plan, *, schema: int = SCHEMA_VERSION) -> None:
+    """The figures of a summary as they are logged. The report holds its own recomputed summary against these.
+
+    `schema` is the form of the run: 1 logged every figure, with the intervals and empty rows of each slice.
+    The order is the one in which MLflow's pages list them, and the first is what its comparison plots begin with.
+    """
+    everything = schema < 2
+    recalls = [f"recall@{k}" for k in sorted(plan.ks)]
+    names = tuple(summary.metrics) if everything else logged_metrics(summary, plan)
+    first = [name for name in names if name == summary.headline or name in recalls]
+    for name in first:
+        facts.add(mlflow_payload(name, summary.metrics[name]))
     facts.number("eligible_n", summary.ledger.eligible)
-    for k in sorted(plan.ks):
-        recall = summary.metrics.get(f"recall@{k}")
+    for name, k in zip(recalls, sorted(plan.ks), strict=True):
+        recall = summary.metrics.get(name)
         if recall is not None and recall.value is not None:
             facts.curve.append(("recall_at_k", recall.value, k))
+    _abstention(facts, summary.abstention)
+    for name in names:
+        if name not in first:
+            facts.add(mlflow_payload(name, summary.metrics[name]))
     for name, estimate in summary.partial.items():
-        facts.add(payload_of(f"partial.{spell(name)}", estimate))
+        if estimate.n or everything:
+            facts.add(payload_of(f"partial.{spell(name)}", estimate))
     if summary.answer_quality is not None:
         for name, estimate in summary.answer_quality.metrics.items():
             facts.add(payload_of(f"answer.{name}", estimate))
-    for tag, by_value in summary.slices.items():
-        for value, estimates in by_value.items():
-            for name, estimate in estimates.items():
-                facts.add(payload_of(slice_key(name, tag, value), estimate))
-    _abstention(facts, summary.abstention)
     if summary.audit is not None:  # never under a plain metric's name
         for name in ("naive_one", "naive_zero", "drop", "inflation"):
             facts.number(f"audit.{name}", getattr(summary.audit, name))
         facts.tags["audit_metric"] = summary.audit.metric
+    for tag, by_value in summary.slices.items():
+        for value, estimates in by_value.items():
+            for name, estimate in estimates.items():
+                key = slice_key(name, tag, value)
+                if everything:
+                    facts.add(payload_of(key, estimate))
+                elif estimate.value is not None:
+                    facts.metrics |= {key: estimate.value, f"{key}__n": estimate.n}
 
 
 def _abstention(facts: Facts, report: Any) -> None:
     named = {
-        "abstention_precision": report.precision,
         "abstention_recall": report.recall,
+        "false_refusal_rate": report.false_refusal_rate,
+        "abstention_precision": report.precision,
         "abstention_f1": report.f1,
         "abstention_mcc": report.mcc,
-        "false_refusal_rate": report.false_refusal_rate,
         "abstention_auroc": getattr(report, "auroc", None),
     }
     for key, maybe in named.items():
@@ -285,12 +343,12 @@ def ledger_line(ledger: Any) -> str:
 
 
 def cell_note(result: CellResult) -> str:
-    """The description that MLflow shows above a cell's run."""
+    """The description that MLflow shows above a cell's run; its first lines are all that is seen before a click."""
     summary = result.summary
     recalls = [f"recall@{k}" for k in result.plan.ks]
     rows = dict.fromkeys([summary.headline, *recalls, f"ndcg@{max(result.plan.ks)}"])
     lines = [
-        f"**{result.name}** on *{result.dataset.name}*",
+        f"**{summary.headline} {number(summary.metrics[summary.headline])}** on *{result.dataset.name}*",
         "",
         ledger_line(summary.ledger),
         "",
@@ -302,5 +360,10 @@ def cell_note(result: CellResult) -> str:
     ]
     if result.notes:
         lines += ["", *(f"- {note}" for note in result.notes)]
-    lines += ["", "Every number can be recomputed from `per_question.jsonl`."]
+    lines += [
+        "",
+        "Every number, all K and all slices: `metrics_table.json`. Question by question: `per_question_table.json`"
+        + (f" (the first 1,000 of {len(result.outcomes)})" if len(result.outcomes) > 1000 else "")
+        + ", and in full, to recompute everything from, `per_question.jsonl`.",
+    ]
     return shortened(mask("\n".join(lines)), NOTE_LIMIT)

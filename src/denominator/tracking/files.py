@@ -1,4 +1,4 @@
-"""The files of a cell: outcomes, ledger, audit, fingerprints, times, a table for MLflow's UI, two figures."""
+"""The files of a cell: outcomes, ledger, audit, fingerprints, times, two tables for MLflow's UI, five figures."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from typing import TYPE_CHECKING, Any
 from denominator.masking import mask
 from denominator.records import SCHEMA_VERSION, dumps, outcomes_to_lines, plan_to_json
 from denominator.tracking.spelling import param_text, slice_key
-from denominator.types import METRIC_VERSION, Outcome, Plan
+from denominator.types import METRIC_VERSION, Estimate, Group, Hit, Outcome, Plan
 
 if TYPE_CHECKING:
+    from denominator.evaluation import Summary
     from denominator.pipeline import CellResult
 
 OUTCOMES_HASH = "outcomes_sha256"  # tag: what per_question.jsonl was when it was recorded
 TABLE_ROWS = 1_000
 TABLE_TEXT = 160
+DIGITS = 4
+TABLES = ("per_question_table.json", "metrics_table.json")  # what MLflow's side-by-side view offers
 
 
 def verdict_of(outcome: Outcome, metric: str) -> str:
-    """One word for a question's fate, for the second column of the table that compares runs."""
+    """One word for a question's fate, for the second column of the table that compares runs.
+
+    Whether an answerable question was refused stands in its own column: a threshold would drown what was found.
+    """
     if outcome.status in ("failed", "missing"):
         return outcome.status
     if outcome.state == "unanswerable":
@@ -33,8 +39,7 @@ def verdict_of(outcome: Outcome, metric: str) -> str:
     value = outcome.values.get(metric)
     if value is None:
         return f"undefined ({outcome.reasons.get(metric, 'no value')})"
-    found = "found" if value >= 1 else "missed" if value == 0 else "found in part"
-    return f"{found}, refused" if outcome.abstained else found
+    return "found" if value >= 1 else "missed" if value == 0 else "found in part"
 
 
 def question_table(
@@ -43,26 +48,22 @@ def question_table(
     """The table that MLflow compares across runs: its first column aligns rows, its second is compared.
 
     `texts` (document id → text) lets hits be quoted. Bounded to 1,000 rows; `per_question.jsonl` has them all.
+    Marks of what was retrieved: ✓ evidence, ~ elsewhere in a document that holds evidence, · no evidence.
     """
     texts = texts or {}
-    recall = f"recall@{5 if 5 in plan.ks else max(plan.ks)}"
-    names = list(dict.fromkeys((headline, recall)))
+    recall, most = f"recall@{5 if 5 in plan.ks else max(plan.ks)}", max(plan.ks)
+    names = list(dict.fromkeys((headline, recall, f"mrr@{most}", f"ndcg@{most}")))
     columns = ["question id", "outcome", "state", "question", "gold", "retrieved", *names, "confidence", "decision"]
     rows = []
     for outcome in outcomes[:TABLE_ROWS]:
-        wanted = {alternative.doc for group in outcome.gold for alternative in group}
         found: list[str] = []
         for hit in outcome.hits[:3]:
             text = texts.get(hit.doc, "")[hit.start or 0 : hit.end]
-            mark = "✓" if hit.doc in wanted else "·"
             score = "" if hit.score is None else f" {hit.score:.3f}"
-            found.append(f"{mark} {hit.rank or len(found) + 1}. {hit.id}{score} {_snippet(text)}".rstrip())
+            found.append(
+                f"{mark_of(hit, outcome.gold)} {hit.rank or len(found) + 1}. {hit.id}{score} {_snippet(text)}".rstrip()
+            )
         gold = " AND ".join(" OR ".join(_place(a) for a in group) for group in outcome.gold)
-        values = [
-            outcome.values.get(n) if outcome.values.get(n) is not None else outcome.reasons.get(n, "not scored")
-            for n in names
-        ]
-        decision = {True: "refused", False: "answered", None: "undecided"}[outcome.abstained]
         rows.append(
             [
                 outcome.id,
@@ -71,12 +72,60 @@ def question_table(
                 outcome.question or "",
                 gold[:400],
                 "\n".join(found),
-                *values,
-                outcome.confidence,
-                decision,
+                *(_shown(outcome.values.get(n), outcome.reasons.get(n, "not scored")) for n in names),
+                None if outcome.confidence is None else round(outcome.confidence, DIGITS),
+                {True: "refused", False: "answered", None: "undecided"}[outcome.abstained],
             ]
         )
     return {"columns": columns, "data": rows}
+
+
+def mark_of(hit: Hit, gold: Sequence[Group]) -> str:
+    """Whether a hit holds evidence (✓), only comes from a document that does (~), or neither (·).
+
+    >>> from denominator.types import Evidence
+    >>> gold = ((Evidence("d", 10, 20),),)
+    >>> [mark_of(Hit(d, d, 1.0, start, start + 5), gold) for d, start in (("d", 18), ("d", 20), ("e", 10))]
+    ['✓', '~', '·']
+    """
+    mark = "·"
+    for alternative in (a for group in gold for a in group if a.doc in (hit.doc, hit.id)):
+        whole = alternative.start is None or alternative.end is None or hit.start is None or hit.end is None
+        if whole or (hit.start < alternative.end and alternative.start < hit.end):  # type: ignore[operator]  # no None
+            return "✓"
+        mark = "~"
+    return mark
+
+
+def _shown(value: float | None, reason: str) -> float | str:
+    return reason if value is None else round(value, DIGITS)
+
+
+def metrics_table(summary: Summary) -> dict[str, Any]:
+    """Every figure of the cell for MLflow's table and side-by-side views: all K, all slices, what is undefined and why.
+
+    Rounded for reading; `cell.json` has the full precision.
+    """
+    rows: list[list[Any]] = []
+
+    def add(name: str, estimate: Estimate | None) -> None:
+        if estimate is not None:
+            ends = [None if e is None else round(e, DIGITS) for e in (estimate.ci_low, estimate.ci_high)]
+            rows.append([name, _shown(estimate.value, estimate.reason or "undefined"), estimate.n, *ends])
+
+    report = summary.abstention
+    for name, estimate in summary.metrics.items():
+        add(name, estimate)
+    for name in ("recall", "precision", "f1", "mcc", "auroc"):
+        add(f"abstention {name}", getattr(report, name))
+    add("false refusal rate", report.false_refusal_rate)
+    for name, estimate in summary.partial.items():
+        add(f"{name}, partial questions", estimate)
+    for tag, by_value in summary.slices.items():
+        for value, estimates in by_value.items():
+            for name, estimate in estimates.items():
+                add(f"{name}, {tag} = {value}", estimate)
+    return {"columns": ["metric", "value", "n", "95 % low", "95 % high"], "data": rows}
 
 
 def _place(alternative: Any) -> str:
@@ -124,9 +173,7 @@ def write_cell_files(
     overrides: Sequence[str] = (),
     texts: Mapping[str, str] | None = None,
 ) -> None:
-    """All artifacts of a cell into a folder: strict JSON in UTF-8 with plain line ends, and two PNG figures."""
-    from denominator.figures import confidence_by_class, recall_curve
-
+    """All artifacts of a cell into a folder: strict JSON in UTF-8 with plain line ends, and PNG figures."""
     summary = result.summary
     folder.mkdir(parents=True, exist_ok=True)
     contents = {
@@ -136,6 +183,7 @@ def write_cell_files(
             ensure_ascii=False,
             allow_nan=False,
         ),
+        "metrics_table.json": json.dumps(metrics_table(summary), ensure_ascii=False, allow_nan=False),
         "ledger.json": pretty(summary.ledger.as_dict()),
         "audit.json": pretty(None if summary.audit is None else summary.audit.as_dict()),
         "fingerprint.json": pretty({name: dict(fp) for name, fp in result.fingerprints.items()}),
@@ -158,11 +206,26 @@ def write_cell_files(
         contents["config.yaml"] = config
     for name, text in contents.items():
         (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
-    figures = folder / "figures"
-    figures.mkdir(exist_ok=True)
+    write_figures(folder / "figures", result)
+
+
+def write_figures(folder: Path, result: CellResult) -> None:
+    """The figures of a cell as PNG files."""
+    from denominator import figures
+
+    folder.mkdir(parents=True, exist_ok=True)
+    summary, name = result.summary, result.name
     recalls = {k: summary.metrics[f"recall@{k}"] for k in result.plan.ks if f"recall@{k}" in summary.metrics}
-    recall_curve(recalls, f"{result.name}: recall@K").savefig(figures / "recall_at_k.png")
-    confidence_by_class(result.outcomes, f"{result.name}: confidence by class").savefig(figures / "confidence.png")
+    loss = "recall" if summary.audit is None else summary.audit.metric
+    drawn = {
+        "recall_at_k": figures.recall_curve(recalls, f"{name}: recall@K"),
+        "confidence": figures.confidence_by_class(result.outcomes, f"{name}: confidence by class"),
+        "confusion": figures.confusion(summary.abstention, f"{name}: refusals"),
+        "risk_coverage": figures.risk_coverage(summary.abstention.risk_coverage, loss, f"{name}: risk and coverage"),
+        "slices": figures.slice_bars(summary, f"{name}: slices"),
+    }
+    for key, figure in drawn.items():
+        figures.save(figure, folder / f"{key}.png")
 
 
 def file_hash(path: Path) -> str:

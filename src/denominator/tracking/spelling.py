@@ -80,23 +80,19 @@ def slice_of(key: str) -> tuple[str, str, str] | None:
 
 def payload_of(key: str, estimate: Estimate) -> tuple[dict[str, float], dict[str, str]]:
     """What an aggregate becomes under a key that is already spelled: metrics and tags."""
-    metrics: dict[str, float] = {f"{key}__n": estimate.n}
-    tags: dict[str, str] = {}
     if estimate.value is None:
-        tags[f"undefined.{key}"] = estimate.reason or "undefined"
-        return metrics, tags
-    metrics[key] = estimate.value
+        return {f"{key}__n": estimate.n}, {f"undefined.{key}": estimate.reason or "undefined"}
+    metrics: dict[str, float] = {key: estimate.value}  # first: MLflow's plots begin with the first metric
     if estimate.ci_low is not None and estimate.ci_high is not None:
-        metrics[f"{key}__ci_low"] = estimate.ci_low
-        metrics[f"{key}__ci_high"] = estimate.ci_high
-    return metrics, tags
+        metrics |= {f"{key}__ci_low": estimate.ci_low, f"{key}__ci_high": estimate.ci_high}
+    return metrics | {f"{key}__n": estimate.n}, {}
 
 
 def mlflow_payload(name: str, estimate: Estimate) -> tuple[dict[str, float], dict[str, str]]:
     """Metrics and tags of one aggregate, as MEASUREMENT.md section 9 spells them. Undefined: a tag, never a number.
 
     >>> mlflow_payload("recall@5", Estimate(5 / 7, 7))
-    ({'recall_at_5__n': 7, 'recall_at_5': 0.7142857142857143}, {})
+    ({'recall_at_5': 0.7142857142857143, 'recall_at_5__n': 7}, {})
     >>> mlflow_payload("recall@5", Estimate(None, 0, "no_eligible"))
     ({'recall_at_5__n': 0}, {'undefined.recall_at_5': 'no_eligible'})
     """

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from denominator.errors import ConfigError, DenominatorError, StoreError
 from denominator.masking import mask
-from denominator.tracking.facts import NOTE_LIMIT, Facts, alive, base_tags, cell_facts, git_commit, process_tags
-from denominator.tracking.files import OUTCOMES_HASH, file_hash, plain_json, pretty, write_cell_files
+from denominator.tracking.facts import NOTE_LIMIT, Facts, alive, base_tags, cell_facts, git_commit, owner, process_tags
+from denominator.tracking.files import OUTCOMES_HASH, TABLES, file_hash, plain_json, pretty, write_cell_files
 from denominator.tracking.spelling import param_text, shortened, spell
 from denominator.types import Estimate
 
@@ -30,9 +30,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TAG_LIMIT = 5_000
+VERDICT = "**Verdict.**"
 EXPERIMENT_LIMIT = 250
 BATCH = {"metrics": 1_000, "params": 100, "tags": 100}  # what one REST call takes
 RETRIES = 5
+EXPERIMENT_TAGS = {
+    # MLflow's page then opens on the runs, not on a dashboard of traces that are not there.
+    "mlflow.experimentKind": "custom_model_development",
+    "mlflow.note.content": (
+        "Runs of `denominator`: one per cell (chunker × embedder × reranker) and one per sweep, flat and tied by the "
+        "tag `sweep_id`. Each sweep has a saved view (**Views** above the runs): its cells, best first. The decision, "
+        "its figures and its report are on the sweep's own run (`tags.kind = 'sweep'`)."
+    ),
+}
 _LEFT = ("RUNNING", "SCHEDULED", "KILLED")
 
 
@@ -97,9 +107,7 @@ def retry(call: Callable[[], T], *, what: str, attempts: int = RETRIES, wait: fl
 
 
 def _may_pass(error: BaseException) -> bool:
-    import requests
-
-    if isinstance(error, (requests.exceptions.RequestException, ConnectionError, TimeoutError)):
+    if _is_network(error):
         return True
     text = str(error).lower()
     away = (
@@ -125,7 +133,27 @@ def _may_pass(error: BaseException) -> bool:
 
 def _brief(error: BaseException) -> str:
     lines = [line for line in mask(str(error)).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[0][:400]
+    return lines[0][:400] + _hint(error)
+
+
+def _hint(error: BaseException) -> str:
+    """What a person can do about the usual refusals of a tracking server or of its artifact folder."""
+    text = str(error).lower()
+    if "401" in text or "unauthorized" in text or "not authenticated" in text:
+        return "; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN) to valid values"
+    if "403" in text or ("permission denied" in text and "http" in text):
+        return "; this user may not do that on the server (MLflow's permissions of the experiment)"
+    if isinstance(error, OSError) and not _is_network(error):
+        return "; the artifact folder cannot be written: set out=… to another place, or mend the server's artifact root"
+    if any(sign in text for sign in ("max retries", "connection refused", "failed to resolve", "name or service")):
+        return "; is the server running there? The address comes from tracking.uri or MLFLOW_TRACKING_URI"
+    return ""
+
+
+def _is_network(error: BaseException) -> bool:
+    import requests
+
+    return isinstance(error, (requests.exceptions.RequestException, ConnectionError, TimeoutError))
 
 
 def prepare_sqlite(uri: str) -> Any:
@@ -242,7 +270,9 @@ class Store:
         found = self.client.get_experiment_by_name(self.experiment)
         if found is None:
             try:
-                made: str = self.client.create_experiment(self.experiment, artifact_location=self.artifact_root)
+                made: str = self.client.create_experiment(
+                    self.experiment, artifact_location=self.artifact_root, tags=EXPERIMENT_TAGS
+                )
                 return made
             except Exception:  # another process may have been faster
                 found = self.client.get_experiment_by_name(self.experiment)
@@ -436,8 +466,8 @@ class Store:
             now = int(time.time() * 1000)
             metrics = [Metric(k, v, now, 0) for k, v in facts.metrics.items()]
             metrics += [Metric(k, v, now, step) for k, v, step in facts.curve]
-            table = '[{"path": "per_question_table.json", "type": "table"}]'
-            tags = facts.tags | {"mlflow.loggedArtifacts": table, "recorded": "false"}
+            tables = json.dumps([{"path": name, "type": "table"} for name in TABLES])
+            tags = facts.tags | {"mlflow.loggedArtifacts": tables, "recorded": "false"}
             self._batch(target, metrics=metrics, params=facts.params, tags=tags)
             retry(lambda: self.client.log_artifacts(target, str(folder / "artifacts")), what="writing artifacts")
             if facts.dataset:
@@ -542,6 +572,13 @@ class Store:
             self._log_dataset(run_id, dataset)
         self._close(run_id, status)
 
+    def lead(self, run: StoredRun, sentence: str) -> None:
+        """Puts the verdict above a sweep's description, in place of an earlier one."""
+        note = run.tags.get("mlflow.note.content", "")
+        rest = note.partition("\n\n")[2] if note.startswith(VERDICT) else note
+        text = shortened(f"{VERDICT} {mask(' '.join(sentence.split()))}\n\n{rest}", NOTE_LIMIT)
+        self._tag(run.run_id, "mlflow.note.content", text)
+
     def attach(self, run_id: str, path: Path, folder: str | None = None) -> None:
         """Adds a file (the report) to a run."""
         retry(lambda: self.client.log_artifact(run_id, str(path), folder), what="attaching a file")
@@ -555,7 +592,7 @@ class Store:
         for folder in sorted(root.iterdir()) if root.is_dir() else []:
             file = folder / "payload.json"
             if not file.is_file():  # its process died while writing: the cell is computed again
-                if not alive({"host": socket.gethostname(), "pid": folder.name.split("-")[1:2][0]}):
+                if not alive({"process": f"{socket.gethostname()} {folder.name.split('-')[1:2][0]}"}):
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
             data = json.loads(file.read_text(encoding="utf-8"))
@@ -590,7 +627,7 @@ def local_folder(uri: str) -> Path | None:
 
 
 def _ours(tags: Mapping[str, str]) -> bool:
-    return tags.get("host") == socket.gethostname() and tags.get("pid") == str(os.getpid())
+    return owner(tags)[:2] == (socket.gethostname(), str(os.getpid()))
 
 
 def _write_json(path: Path, value: Any) -> None:
