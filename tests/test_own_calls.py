@@ -256,6 +256,22 @@ def test_several_hits_in_one_document_count_once_and_do_not_exhaust_the_index():
     assert not ranked.exhausted.any()
 
 
+def test_something_that_is_no_hit_says_what_it_should_be():
+    class Passage:
+        pass
+
+    _, ranked = ranked_by(lambda question, k: [Passage()])
+    assert ranked.errors[0] == "TypeError: a hit is an id, an (id, score) pair or a mapping, found Passage"
+
+
+def test_scores_decide_before_anything_is_cut():
+    bench = bench_of(questions=QUESTIONS[:1], depth=2)
+    hits = [("pumps", 0.1), ("paints", 0.9), ("pumps", 0.95), ("filters", 0.5)]
+    ranked, _ = bench.ranked(Callable(lambda question, k: hits))
+    assert rankings(bench, ranked) == [["pumps", "paints"]]
+    assert ranked.scores.tolist() == [0.95, 0.9]
+
+
 def test_blank_questions_are_not_asked():
     seen = []
     ranked_by(lambda question, k: seen.append(question) or ["pumps"], ("", "  ", "a"))

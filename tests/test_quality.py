@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from denominator.quality import (
 from denominator.readers.native import Native
 from denominator.rerankers import NoRerank
 from denominator.scoring import render_csv, render_text, score
-from denominator.types import Answer, Outcome, Plan, Question
+from denominator.types import Answer, Hit, Outcome, Plan, Question, Result
 from tests.conftest import shared_path
 
 # ------------------------------------------------------------------ by hand
@@ -133,6 +134,21 @@ def test_bounds_and_symmetry(a, b):
 
 
 # ------------------------------------------------------------------ the starter's figures
+
+
+def test_the_page_shows_what_is_printed():
+    """docs/answers.md prints the starter's block with its three retrieved chunks a question."""
+    folder = shared_path("data/starter")
+    found = json.loads((folder / "sample_output.json").read_text(encoding="utf-8"))["results"]
+    answers = {r["id"]: Answer(text=r["generated_answer"], flag=False) for r in found}
+    results = {
+        r["id"]: Result(tuple(Hit(c["source_id"], c["source_id"]) for c in r["retrieved_chunks"]), depth=3)
+        for r in found
+    }
+    text = render_text(score(Native(folder=str(folder)).load(), results, answers, ks=(1, 3)))
+    page = (Path(__file__).resolve().parents[1] / "docs" / "answers.md").read_text(encoding="utf-8")
+    shown = next(block for block in page.split("```\n") if block.startswith("answers to"))
+    assert shown.strip() in text
 
 
 DASH = " — "

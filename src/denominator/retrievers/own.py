@@ -132,8 +132,10 @@ class ChunkFinder:
             score, start, end = item.get("score"), item.get("start"), item.get("end")
             if "document_id" in item and start is not None and name not in self.of_id:
                 name = item["document_id"]
-        else:
+        elif isinstance(item, (tuple, list)) and len(item) == 2:
             name, score = item
+        else:
+            raise TypeError(f"a hit is an id, an (id, score) pair or a mapping, found {type(item).__name__}")
         if not isinstance(name, str):
             raise TypeError(f"ids are texts, found {name!r}")
         return self._unit(name, start, end), None if score is None else float(score)
