@@ -553,6 +553,12 @@ def test_joint_table_sums_and_agrees_with_both_matrices(rows: list[JointRow], rn
     json.dumps(table.as_dict(), allow_nan=False)
 
 
+def test_undecided_unanswerable_questions_are_not_absent() -> None:
+    rows = [JointRow("a", False, True, False), JointRow("u", True, False, None)]
+    assert joint(rows).hallucinated_answer_rate.reason == "all_undecided"
+    assert joint(rows[:1]).hallucinated_answer_rate.reason == "no_unanswerable"
+
+
 def test_every_contradiction_is_named() -> None:
     rows = [JointRow("b", True, True, None), JointRow("a", True, True, False), JointRow("c", False, True, False)]
     with pytest.raises(MeasurementError) as caught:

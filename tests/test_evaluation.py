@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -194,6 +195,54 @@ def test_micro_counts_groups() -> None:
     plan = Plan(ks=(5,), pool=10, aggregation="micro")
     estimate = summarize(evaluate(questions, Run.from_results(results), plan), plan).metrics["recall@5"]
     assert (estimate.value, estimate.n, estimate.unit) == (pytest.approx(6 / 9), 9, "groups")
+
+
+def test_micro_merges_spans_of_one_document() -> None:
+    spans = ((Evidence("d", 0, 5),), (Evidence("d", 10, 15),))
+    questions = [
+        Question("q1", answerability="answerable", gold=spans),
+        Question("q2", answerability="answerable", gold=((Evidence("e", 0, 5),),)),
+    ]
+    results = {"q1": Result((Hit("d", "d", 0.9),)), "q2": Result((Hit("x", "x", 0.9),))}
+    plan = Plan(ks=(5,), pool=10, aggregation="micro")
+    estimate = summarize(evaluate(questions, Run.from_results(results), plan), plan).metrics["recall@5"]
+    assert (estimate.value, estimate.n) == (0.5, 2)  # two documents are wanted, not three spans
+
+
+def test_a_list_that_the_depth_cut_stays_cut_when_its_copies_are_dropped() -> None:
+    question = Question("q", answerability="answerable", gold=((Evidence("d"),),))
+    hits = (Hit("c1", "d", 0.9), Hit("c1", "d", 0.8), Hit("c2", "d", 0.7))
+    plan = Plan(ks=(1, 2, 3), pool=3)
+    metrics = summarize(evaluate([question], Run.from_results({"q": Result(hits, depth=3)}), plan), plan).metrics
+    assert metrics["recall@1"].value == 1.0
+    assert (metrics["recall@2"].value, metrics["recall@2"].reason) == (None, "depth_below_k")
+
+
+@pytest.mark.parametrize("headline", ["map@10", "r_precision", "mrr@1"])
+def test_the_joint_table_has_a_context_where_the_headline_has_none(headline: str) -> None:
+    questions, results = seed_example()
+    answers = {q.id: Answer(flag=q.id == "q7") for q in questions}
+    plan = Plan(ks=(1, 5), pool=10, headline=headline)
+    summary = summarize(evaluate(questions, Run.from_results(results), plan, answers=answers), plan)
+    assert summary.joint is not None, summary.joint_reason
+    assert summary.joint.counts["answered_with_evidence"] == 4
+
+
+def test_nothing_is_clustered_unasked_and_failed_answers_are_no_failed_retrieval() -> None:
+    questions, results = seed_example()
+    questions = [replace(q, cluster="talk") for q in questions]
+    answers = {q.id: Answer(flag=q.id == "q7") for q in questions[2:]} | {"q1": Answer(error="boom")}
+    plan = Plan(ks=(5,), pool=10)
+    summary = summarize(evaluate(questions, Run.from_results(results), plan, answers=answers), plan)
+    assert summary.metrics["hit@5"].ci_method == "wilson"
+    assert summary.abstention.false_refusal_rate.ci_method == "wilson"
+    assert summary.joint is not None
+    assert summary.joint.hallucinated_answer_rate.ci_method == "wilson"
+    assert summary.abstention.auroc is not None
+    assert summary.abstention.auroc.n == 8  # all were retrieved for, though two have no answer
+    assert summary.audit is not None
+    absent = next(c for c in summary.audit.conventions if c.name == "absent_from_run_is_skipped")
+    assert (absent.reported, absent.n) == (pytest.approx(5 / 7), 7)
 
 
 def test_the_record_gives_back_the_same_outcomes_and_bytes() -> None:

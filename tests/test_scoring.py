@@ -558,7 +558,7 @@ def test_judged_is_a_mean_over_questions_that_show_something(
 def test_judged_without_a_hit_has_a_reason_and_without_grades_is_absent(tmp_path: Path) -> None:
     gold = golden(tmp_path, {"id": "q1", "state": "answerable", "grades": {"d1": 2}})
     run = lines(tmp_path, {"question_id": "q1", "hits": []})
-    assert value(score(gold, run, ks=(2,)), "judged@2") == (None, 0, "no_eligible")
+    assert value(score(gold, run, ks=(2,)), "judged@2") == (None, 0, "n_zero")  # a question is eligible
     gold, run = seed(tmp_path)
     assert "judged@2" not in score(gold, run, ks=(2,)).summary.metrics
 

@@ -708,9 +708,9 @@ class JointTable:
 def joint(rows: Iterable[JointRow], *, alpha: float = 0.05) -> JointTable:
     """Answerability × evidence in context × abstained.
 
-    `hallucinated_answer_rate` = hallucinated / decided unanswerable (`no_unanswerable`); `unsupported_answer_rate` =
-    (without evidence + hallucinated) / answered (`no_answers`). Error `conflict`: an unanswerable question whose
-    evidence is complete contradicts its label.
+    `hallucinated_answer_rate` = hallucinated / decided unanswerable (`no_unanswerable`, `all_undecided`);
+    `unsupported_answer_rate` = (without evidence + hallucinated) / answered (`no_answers`). Error `conflict`: an
+    unanswerable question whose evidence is complete contradicts its label.
     """
     rows = list(rows)
     contradictory = [r.id for r in rows if r.unanswerable and r.complete]
@@ -733,7 +733,11 @@ def joint(rows: Iterable[JointRow], *, alpha: float = 0.05) -> JointTable:
     return JointTable(
         N=len(rows),
         counts=counts,
-        hallucinated_answer_rate=rate(unanswerable, [not r.abstained for r in unanswerable], "no_unanswerable"),
+        hallucinated_answer_rate=rate(
+            unanswerable,
+            [not r.abstained for r in unanswerable],
+            "all_undecided" if any(r.unanswerable for r in rows) else "no_unanswerable",
+        ),
         unsupported_answer_rate=rate(answered, [not r.complete for r in answered], "no_answers"),
         corpus=confusion((Row(r.unanswerable, r.abstained, None, r.id, r.cluster) for r in rows), alpha=alpha),
         context=confusion((Row(not r.complete, r.abstained, None, r.id, r.cluster) for r in rows), alpha=alpha),
@@ -829,7 +833,7 @@ def scored(outcomes: Iterable[Outcome], states: Collection[str] = ("answerable",
             o.state == "unanswerable",
             o.confidence,
             hits=o.n_hits > 0,
-            failed=o.error is not None or o.status in {"failed", "missing"},
+            failed=o.status in {"failed", "missing"},  # `error` may speak of an answer or a judge
         )
         for o in outcomes
         if o.state in states
@@ -853,7 +857,7 @@ def report(
     question without hits ranks below every score.
     """
     rows = [
-        Row(o.state == "unanswerable", o.abstained, o.rung, o.id, o.cluster)
+        Row(o.state == "unanswerable", o.abstained, o.rung, o.id, None if plan.cluster is None else o.cluster)
         for o in outcomes
         if o.state in {"answerable", "unanswerable"}
     ]

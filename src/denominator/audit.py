@@ -226,9 +226,8 @@ def audit_rows(outcomes: Iterable[Outcome], metric: str) -> tuple[tuple[AuditRow
         value = o.values.get(metric)
         if not o.empty_gold and value is None and o.status not in {"failed", "missing"}:
             reasons.append(o.reasons.get(metric, "no_eligible"))
-        status: Status = "failed" if o.error is not None else o.status  # also where it is not scored anyway
-        retrieved = None if status in {"failed", "missing"} else o.n_hits
-        rows.append(AuditRow(o.state, not o.empty_gold, value or 0.0, status, retrieved))
+        retrieved = None if o.status in {"failed", "missing"} else o.n_hits  # `error` may speak of an answer
+        rows.append(AuditRow(o.state, not o.empty_gold, value or 0.0, o.status, retrieved))
     return tuple(rows), min(reasons, default=None)
 
 

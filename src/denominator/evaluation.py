@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from denominator.eligibility import build_ledger, classify, groups_of, lost_evidence, statuses_of
+from denominator.eligibility import build_ledger, classify, document_groups, groups_of, lost_evidence, statuses_of
 from denominator.errors import ConfigError, MeasurementError, listing
 from denominator.ranking import canonical, check_depth, check_k, to_documents
 from denominator.types import (
@@ -204,7 +204,7 @@ def _judged_columns(questions: Sequence[Question], documents: Run, plan: Plan) -
         for k in plan.ks:
             if known:
                 values[f"judged@{k}"][row] = sum(known[:k]) / len(known[:k])
-    nothing = {name: dict.fromkeys(np.flatnonzero(np.isnan(v)).tolist(), "no_eligible") for name, v in values.items()}
+    nothing = {name: dict.fromkeys(np.flatnonzero(np.isnan(v)).tolist(), "n_zero") for name, v in values.items()}
     return _Columns(values, nothing)
 
 
@@ -314,14 +314,17 @@ def evaluate(
     ordered = sorted(questions, key=lambda q: q.id)
     if not abstention_only:
         check_depth(max(plan.ks), run.depth)
-    full = canonical(align(run, [q.id for q in ordered]), plan.ties)
-    columns = [] if abstention_only else [_ranked_columns(ordered, full, plan)]
+    aligned = align(run, [q.id for q in ordered])
+    full = canonical(aligned, plan.ties)
+    # Whether the depth cut a list shows in its length as it came, copies included.
+    listed = full if len(full.unit) == len(aligned.unit) else aligned
+    columns = [] if abstention_only else [_ranked_columns(ordered, listed, plan)]
     if index is not None and not abstention_only:
         eligible = np.array([states[q.id] == "answerable" for q in ordered], np.bool_)
         columns.append(_span_columns(ordered, full, plan, index, eligible))
     if not abstention_only and any(q.grades for q in ordered):
         columns.append(_judged_columns(ordered, to_documents(full, plan.ties), plan))
-    tied = [{}] * len(ordered) if abstention_only else _tie_ends(ordered, full, plan)
+    tied = [{}] * len(ordered) if abstention_only else _tie_ends(ordered, listed, plan)
     confidences = _confidences(full)
     kept = _hits(full, max(plan.ks))
     n_hits = np.diff(full.offsets).tolist()
@@ -352,7 +355,7 @@ def evaluate(
                 n_hits=n_hits[i],
                 values=values,
                 reasons=reasons,
-                groups=len(gold),
+                groups=len(document_groups(question)),  # recall, the one micro average, merges spans of a document
                 empty_gold=not gold,
                 tags=question.tags,
                 cluster=question.cluster,
@@ -508,7 +511,8 @@ def _judged(outcomes: Sequence[Outcome], eligible: Sequence[Outcome], plan: Plan
         if not any(name in o.values for o in outcomes):
             continue
         seen = [o for o in eligible if o.values.get(name) is not None]
-        found[name] = _estimate(name, seen, replace(plan, aggregation="macro"), "no_eligible")
+        empty = "n_zero" if eligible else "no_eligible"
+        found[name] = _estimate(name, seen, replace(plan, aggregation="macro"), empty)
     return found
 
 
@@ -584,13 +588,17 @@ def summarize(
 
 
 def _joint(outcomes: Sequence[Outcome], plan: Plan, headline: str) -> tuple[JointTable | None, str | None]:
-    """Answerability × evidence in context × abstained. The context is what the headline metric cuts."""
+    """Answerability × evidence in context × abstained.
+
+    The context is what the headline metric cuts; where that is no measured K (`map`, `r_precision`), the K of recall.
+    """
     from denominator.abstention import JointRow, joint
 
     if plan.evaluate == "abstention":
         return None, "abstention_only"
     parsed = parse_metric(headline)
-    complete = f"recall_tau100@b{parsed.k}" if parsed.level == "L5" else f"complete@{parsed.k}"
+    k = parsed.k if parsed.k in plan.ks else 5 if 5 in plan.ks else max(plan.ks)
+    complete = f"recall_tau100@b{parsed.k}" if parsed.level == "L5" else f"complete@{k}"
     rows = []
     for outcome in outcomes:
         if outcome.state not in {"answerable", "unanswerable"}:
@@ -599,7 +607,8 @@ def _joint(outcomes: Sequence[Outcome], plan: Plan, headline: str) -> tuple[Join
         value = 0.0 if unanswerable else outcome.values.get(complete)
         if value is None:
             return None, outcome.reasons.get(complete, "no_eligible")
-        rows.append(JointRow(outcome.id, unanswerable, value >= 1.0, outcome.abstained, outcome.cluster))
+        cluster = None if plan.cluster is None else outcome.cluster
+        rows.append(JointRow(outcome.id, unanswerable, value >= 1.0, outcome.abstained, cluster))
     if rows and all(row.abstained is None for row in rows):
         return None, "all_undecided"
     return joint(rows, alpha=plan.alpha), None

@@ -316,8 +316,9 @@ class Outcome:
     `values[name]` is the per-question value or None with `reasons[name]`. Values exist for every question that
     has gold and is not failed or missing (failed and missing eligible questions have 0), so that the audit can
     say what other conventions would have reported; which of them enter a mean is decided by `state` alone.
-    `groups` counts evidence groups, for micro averages. `ties[name]` is the worst and the best value over all orders
-    of tied hits, only where the two differ. `quality` holds what an answer's text is worth (`denominator.quality`).
+    `groups` counts evidence groups at document level, for micro averages. `ties[name]` is the worst and the best value
+    over all orders of tied hits, only where the two differ. `quality` holds what an answer's text is worth
+    (`denominator.quality`).
     """
 
     id: str
