@@ -531,6 +531,12 @@ def test_micro_ranks_by_groups() -> None:
     ]
     assert ranking.optimism.apparent == pytest.approx(4 / 6)
     assert ranking.nested_cv.n == 6
+    assert ranking.detectable is not None  # a field that could cluster does so only where the plan names it
+    talks = [
+        replace(r, outcomes=tuple(replace(o, cluster="talk") for o in r.outcomes))
+        for r in (weighed("macro", [1, 0.25, 1]), weighed("micro", [0, 1, 0]))
+    ]
+    assert decide(talks).rankings[0].detectable == ranking.detectable
 
 
 # ------------------------------------------------------------------ two runs

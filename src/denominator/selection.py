@@ -334,7 +334,8 @@ class _Scored:
         if not self.micro:
             return self.clusters
         # Names of clusters and ids of questions may coincide; the prefix keeps them apart.
-        owners = [f"q:{o.id}" if o.cluster is None else f"c:{o.cluster}" for o in self.outcomes]
+        names = self.clusters or (None,) * len(self.outcomes)
+        owners = [f"q:{o.id}" if c is None else f"c:{c}" for o, c in zip(self.outcomes, names, strict=True)]
         return tuple(owner for owner, times in zip(owners, self.repeats, strict=True) for _ in range(times))
 
     @cached_property
