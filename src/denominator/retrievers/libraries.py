@@ -70,28 +70,32 @@ def opened(part: Any, bench: Bench, load: Callable[[], Encoder]) -> DenseIndex:
     def compute() -> Payload:
         return _payload(load(), ([part.passage_prefix + t for t in batch] for batch in table.batches(1024)), "passage")
 
-    def asked(queries: Queries) -> Entry:
-        texts = [part.query_prefix + text for text in queries.texts]
-        return bench.stage(
-            "library_queries",
-            {"part": describe(part), "queries": queries.key},
-            lambda: _payload(load(), [texts], "query"),
-            f"{part.model}, {len(texts)} questions",
-        )
-
-    def embed(_: Bench, queries: Queries) -> Vectors:
-        if queries.kept:
-            return np.asarray(asked(queries)["vectors"])
-        return unit_vectors(load().encode([part.query_prefix + t for t in queries.texts], "query")[0], "question")
-
     what = f"{part.model}, {len(table)} chunks"
     entry = bench.stage("library_vectors", {"part": describe(part), "chunks": table.key}, compute, what)
     facts = {"index_bytes": float(entry.array_bytes)}
-    for name, made in (("chunks", entry), ("questions", asked(bench.queries))):
+    for name, made in (("chunks", entry), ("questions", asked(part, bench, bench.queries, load))):
         if made.facts["truncated"] is not None:
             facts[f"truncated_{name}"] = float(made.facts["truncated"])
             facts[f"truncated_{name}_tokens"] = float(made.facts["truncated_tokens"])
-    return DenseIndex(entry["vectors"], bench.order, embed, facts)
+    return DenseIndex(entry["vectors"], bench.order, part.embed, facts)
+
+
+def asked(part: Any, bench: Bench, queries: Queries, load: Callable[[], Encoder]) -> Entry:
+    """The questions' vectors: one stage for all chunkers."""
+    texts = [part.query_prefix + text for text in queries.texts]
+    return bench.stage(
+        "library_queries",
+        {"part": describe(part), "queries": queries.key},
+        lambda: _payload(load(), [texts], "query"),
+        f"{part.model}, {len(texts)} questions",
+    )
+
+
+def embedded(part: Any, bench: Bench, queries: Queries, load: Callable[[], Encoder]) -> Vectors:
+    """Unit vectors of questions."""
+    if queries.kept:
+        return np.asarray(asked(part, bench, queries, load)["vectors"])
+    return unit_vectors(load().encode([part.query_prefix + t for t in queries.texts], "query")[0], "question")
 
 
 def _payload(model: Encoder, batches: Iterable[Sequence[str]], kind: Kind) -> Payload:
@@ -137,6 +141,10 @@ class SentenceTransformer:
 
     def open(self, bench: Bench) -> DenseIndex:
         return opened(self, bench, lambda: _sentences(self))
+
+    def embed(self, bench: Bench, queries: Queries) -> Vectors:
+        """Unit vectors of questions."""
+        return embedded(self, bench, queries, lambda: _sentences(self))
 
 
 @lru_cache(maxsize=2)
@@ -193,6 +201,10 @@ class FastEmbed:
 
     def open(self, bench: Bench) -> DenseIndex:
         return opened(self, bench, lambda: _fast(self))
+
+    def embed(self, bench: Bench, queries: Queries) -> Vectors:
+        """Unit vectors of questions."""
+        return embedded(self, bench, queries, lambda: _fast(self))
 
 
 @lru_cache(maxsize=2)
