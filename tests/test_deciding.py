@@ -604,6 +604,44 @@ def test_gate_files_for_ci(files: Path, capsys: pytest.CaptureFixture[str], monk
     assert [child.tag for case in root.iter("testcase") for child in case] == ["failure", "error"]
 
 
+def test_gate_writes_the_comment_for_a_pull_request(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary, comment = files / "summary.md", files / "comment.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    base = ("gate", "--golden", files / "golden.jsonl", "--run", files / "run.jsonl", "recall@5 >= 0.9")
+    code, out, _ = call(capsys, *base, "--markdown", comment, "--github-summary", "--json")
+    assert code == 1
+    text = comment.read_text(encoding="utf-8")
+    assert text.startswith("### ❌ denominator gate: run.jsonl\n")
+    assert summary.read_text(encoding="utf-8") == text + "\n"
+    assert json.loads(out)["verdict"] == "fail"
+
+
+def test_gate_with_an_alpha_and_failed_questions(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    lines = [json.loads(line) for line in (files / "run.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines[0] = {"question_id": lines[0]["question_id"], "error": "time-out"}
+    jsonl(files / "partly.jsonl", lines)
+    rules = "alpha: 0.2\nrun: partly.jsonl\nbaseline_run: old.jsonl\nrules: [recall@5 non-inferior within 0.9]\n"
+    (files / "gate.yaml").write_text(rules, encoding="utf-8")
+    base = ("gate", "--golden", "golden.jsonl", "--rules", "gate.yaml")
+    code, out, _ = call(capsys, *base)
+    assert code == 2
+    assert "the run is incomplete: 1 question failed and 0 are missing" in out
+    code, out, _ = call(capsys, *base, "--allow-incomplete")
+    assert code == 0
+    assert out.startswith("gate of partly.jsonl, baseline old.jsonl, α = 0.2\n")
+    assert "judged all the same (--allow-incomplete), each counts 0" in out
+    assert ", α = 0.01\n" in call(capsys, *base, "--alpha", "0.01", "--allow-incomplete")[1]
+    assert call(capsys, *base, "--alpha", "0")[0] == 64  # not silently the file's
+    code, _, err = call(capsys, "compare", "partly.jsonl", "old.jsonl", "--golden", "golden.jsonl")
+    assert code == 2
+    assert "1 failed and 0 missing questions" in err
+
+
 def test_gate_rules_from_yaml(files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
     (files / "gate.yaml").write_text(
@@ -633,6 +671,7 @@ def test_wrong_use_of_the_gate(files: Path, store: Store, capsys: pytest.Capture
         ((*golden, *run, "recall@5 => 0.5"), "cannot be read"),
         ((*golden, *run, "recall@5 >= baseline"), "--baseline-run"),
         ((*golden, *run, "--no-regression", "--margin", "0"), "--margin"),
+        ((*golden, *run, "--no-regression", "--alpha", "1"), "--alpha is 1; it lies between 0 and 1"),
         ((*golden, *run, "coverage@b5 > 0", "coverage@b6 > 0"), "two token budgets"),
         (
             ("--out", store.out, "--answers", "x", "--run", "hybrid · fixed · none", "recall@5 > 0"),

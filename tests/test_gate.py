@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ def measured(
     name: str = "run",
     unanswerable: int = 0,
     failed: int = 0,
+    missing: int = 0,
     dataset_hash: str = "d",
     tags: list[str] | None = None,
     facts: dict[str, float] | None = None,
@@ -54,6 +56,8 @@ def measured(
     for i in range(unanswerable):
         questions.append(Question(f"u{i:03d}", None, "unanswerable"))
         results[f"u{i:03d}"] = Result((Hit("x", "x", 0.1),), depth=10)
+    for i in range(len(recalls) - missing, len(recalls)):
+        del results[f"q{i:03d}"]
     outcomes = evaluate(questions, Run.from_results(results), plan)
     summary = summarize(outcomes, plan, chunker_varies=False)
     prints = {m: {"dataset_hash": dataset_hash, "metric": m, "metric_version": "1"} for m in summary.metrics}
@@ -268,6 +272,108 @@ def test_an_incomplete_run_passes_nothing_unless_told() -> None:
     assert verdicts(run, *rules, allow_incomplete=True) == ["pass", "fail", "pass", "fail"]
 
 
+LOST = "the run is incomplete: 2 questions failed and 1 is missing"
+
+
+def test_paired_rules_count_what_failed_or_is_missing_as_0_when_told() -> None:
+    """60 questions, all found by the baseline; 2 fail and 1 is missing: the mean is 57/60, the loss 3/60."""
+    old, run = measured([1.0] * 60, name="old"), measured([1.0] * 60, failed=2, missing=1)
+    rules = [parse_rule(t) for t in ("recall@5 no-regression", "recall@5 non-inferior within 0.3", "recall@5 >= 0.9")]
+    gate = judge(rules, run, old)
+    assert [r.verdict for r in gate.results] == ["undecided"] * 3
+    assert all(r.message.startswith(LOST) for r in gate.results)
+    assert "--allow-incomplete" in gate.results[0].message
+    gate = judge(rules, run, old, allow_incomplete=True)
+    assert [r.verdict for r in gate.results] == ["pass"] * 3
+    for result in gate.results[:2]:
+        assert result.comparison is not None
+        assert result.n == 60
+        assert result.comparison.difference.value == pytest.approx(-3 / 60)
+        assert len(result.comparison.lost) == 3
+    # every form of the output says it, and how many
+    said = "2 questions failed and 1 is missing"
+    assert all(r.message.endswith(f"(incomplete: {said})") for r in gate.results)
+    assert f"note: {LOST}; judged all the same (--allow-incomplete), each counts 0" in as_text(gate)
+    assert as_markdown(gate).count(said) == 4
+    assert said in as_junit(gate)
+    data = gate.as_dict()
+    assert (data["failed"], data["missing"], data["allow_incomplete"]) == (2, 1, True)
+
+
+def test_what_fails_by_failed_questions_alone_fails() -> None:
+    old, run = measured([1.0] * 60, name="old"), measured([1.0] * 60, failed=20)
+    rules = ("recall@5 no-regression", "recall@5 non-inferior within 0.05")
+    assert verdicts(run, *rules, baseline=old) == ["undecided", "undecided"]
+    assert verdicts(run, *rules, baseline=old, allow_incomplete=True) == ["fail", "fail"]
+
+
+def test_an_incomplete_baseline_never_lowers_the_bar() -> None:
+    old, run = measured([1.0] * 60, name="old", failed=1), measured([1.0] * 60)
+    rules = [parse_rule(t) for t in ("recall@5 no-regression", "recall@5 >= baseline", "n >= 0.95 * baseline")]
+    for allowed in (False, True):
+        gate = judge(rules, run, old, allow_incomplete=allowed)
+        assert [r.verdict for r in gate.results] == ["undecided", "undecided", "pass"]
+        for result in gate.results[:2]:
+            assert "the baseline is incomplete: 1 question failed and 0 are missing" in result.message
+    assert not gate.notes  # the run itself is complete
+
+
+# ------------------------------------------------------------------ alpha
+
+
+def test_alpha_moves_the_ends_of_intervals_and_no_value() -> None:
+    from denominator.uncertainty import t_plus_two
+
+    run = measured(SEED, tags=list("aabbaab"))
+    ends = {alpha: t_plus_two(np.array(SEED, dtype=float), alpha=alpha).low for alpha in (0.05, 0.2)}
+    assert ends[0.05] is not None
+    assert ends[0.2] is not None
+    between = (ends[0.05] + ends[0.2]) / 2
+    rule = [parse_rule(f"recall@5.ci_low >= {between:.6f}"), parse_rule("recall@5 >= 0.7")]
+    for alpha, said, shown in ((None, "fail", 0.05), (0.05, "fail", 0.05), (0.2, "pass", 0.2)):
+        gate = judge(rule, run, alpha=alpha)
+        assert [r.verdict for r in gate.results] == [said, "pass"]
+        assert gate.results[0].found == pytest.approx(ends[shown], abs=1e-12)
+        assert gate.results[1].found == 5 / 7
+        assert gate.alpha == gate.as_dict()["alpha"] == shown
+        assert f"α = {shown:g}\n" in as_text(gate)
+        assert f"(α = {shown:g})" in as_markdown(gate)
+        assert f'<property name="alpha" value="{shown:g}" />' in as_junit(gate)
+    slices = [parse_rule("recall@5[kind=a].ci_low >= 0")]
+    found = [judge(slices, run, alpha=alpha).results[0].found for alpha in (0.05, 0.2)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert found[0] < found[1]
+
+
+def test_alpha_reaches_paired_rules() -> None:
+    """8 of 60 lost, 1 gained: two-sided p = .039 by McNemar (20/512): worse at .05, not at .03."""
+    old = measured([1.0] * 59 + [0.0], name="old")
+    run = measured([0.0] * 8 + [1.0] * 52)
+    gate = judge([parse_rule("recall@5 no-regression")], run, old, alpha=0.05, margin=0.01)
+    assert gate.results[0].comparison is not None
+    assert gate.results[0].comparison.difference.p == pytest.approx(20 / 512)
+    assert gate.results[0].verdict == "fail"
+    gate = judge([parse_rule("recall@5 no-regression")], run, old, alpha=0.03, margin=0.01)
+    assert gate.results[0].verdict == "pass"
+    assert gate.results[0].comparison is not None
+    assert gate.results[0].comparison.alpha == gate.alpha == 0.03
+    wide, narrow = (
+        judge([parse_rule("recall@5 non-inferior")], run, old, alpha=alpha).results[0].found for alpha in (0.01, 0.2)
+    )
+    assert wide is not None
+    assert narrow is not None
+    assert wide < narrow
+
+
+def test_another_alpha_of_the_baseline_is_said() -> None:
+    old, run = measured(SEED, name="old", plan=replace(PLAN, alpha=0.1)), measured(SEED)
+    rule = [parse_rule("recall@5 no-regression")]
+    gate = judge(rule, run, old)
+    assert gate.notes == ("paired rules use the α that the baseline declared, 0.1",)
+    assert judge(rule, run, old, alpha=0.05).notes == ()
+
+
 def test_slices() -> None:
     run = measured(SEED, tags=list("aabbaab"))  # a: 1 1 0 .5, b: .5 1 1
     texts = (
@@ -354,8 +460,9 @@ def test_junit_is_xml_whatever_the_names_are() -> None:
         "errors": "1",
         "skipped": "0",
     }
-    assert [[child.tag for child in case] for case in suite] == [["system-out"], ["failure"], ["error"]]
-    case = suite[1]
+    cases = suite.findall("testcase")
+    assert [[child.tag for child in case] for case in cases] == [["system-out"], ["failure"], ["error"]]
+    case = cases[1]
     assert case.get("name") == "recall@5 >= 0.9"
     assert "<script>alert(1)</script>" in (case.get("classname") or "")
     assert "0.7143 is not >= 0.9000" in (case[0].get("message") or "")
@@ -400,6 +507,7 @@ def test_rules_from_yaml_data() -> None:
         ({"rules": [{"recall@5": 0.7}]}, "rule 1 is"),
         ({"rules": [], "marign": 0.1}, "'margin'"),
         ({"rules": [], "margin": True}, "margin is True"),
+        ({"rules": [], "alpha": "0.1"}, "alpha is '0.1'"),
         ({"rules": [], "allow": [1]}, "allow is"),
         (["recall@5 = 0.7"], "cannot be read"),
     ],

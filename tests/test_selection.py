@@ -580,6 +580,17 @@ def test_compare_refuses_what_differs() -> None:
         compare(a, a, "mrr@10")
 
 
+def test_an_incomplete_candidate_is_compared_when_told_and_an_incomplete_baseline_never() -> None:
+    a = run("a", [1, 1, 0])
+    short = run("b", outcomes=[outcome("q000", 1.0), *(outcome(f"q00{i}", 0.0, status="missing") for i in (1, 2))])
+    with pytest.raises(MeasurementError, match=r"'b' .*has 0 failed and 2 missing questions"):
+        compare(short, a, METRIC)
+    found = compare(short, a, METRIC, allow_incomplete=True)
+    assert (found.difference.value, found.difference.n) == (pytest.approx(-1 / 3), 3)
+    with pytest.raises(MeasurementError, match="2 missing"):
+        compare(a, short, METRIC, allow_incomplete=True)
+
+
 def test_a_decision_is_json() -> None:
     decision = decide(sweep(n=30), baseline="c1")
     assert isinstance(decision, Decision)

@@ -768,13 +768,22 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
         "--margin", type=float, metavar="D", help="smallest loss that matters (default: as declared, 0.02)"
     )
     parser.add_argument(
+        "--alpha",
+        type=float,
+        metavar="A",
+        help="two-sided level of intervals and paired rules (default: as declared, 0.05)",
+    )
+    parser.add_argument(
         "--allow", action="append", default=[], metavar="FIELD", help="compare although this field differs (repeatable)"
     )
     parser.add_argument(
-        "--allow-incomplete", action="store_true", help="judge a run in which questions failed; they count 0"
+        "--allow-incomplete",
+        action="store_true",
+        help="judge a run in which questions failed or are missing; they count 0 (the baseline has to be complete)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--junit", metavar="FILE", help="write JUnit XML")
+    parser.add_argument("--markdown", metavar="FILE", help="write the same table, for a comment on a pull request")
     parser.add_argument("--github-summary", action="store_true", help="append a table to $GITHUB_STEP_SUMMARY")
     _file_arguments(parser)
     parser.add_argument("--answers", metavar="FILE", help="recorded answers of the run: JSON lines")
@@ -801,7 +810,7 @@ def _rules_of(args: argparse.Namespace) -> list[Rule]:
         for key, value in settings.items():
             if key == "allow":
                 args.allow = [*value, *args.allow]
-            elif not getattr(args, key):
+            elif getattr(args, key) is None or getattr(args, key) is False:
                 setattr(args, key, value)
     rules += [gating.parse_rule(text) for text in (*args.rules, *args.rule)]
     return rules
@@ -887,8 +896,9 @@ def run_gate(args: argparse.Namespace) -> int:
             "--github-summary: GITHUB_STEP_SUMMARY is not set; GitHub Actions sets it inside a job's step"
         )
     rules = _rules_of(args)
-    if args.margin is not None and not 0 < args.margin < 1:
-        raise ConfigError(f"--margin is {args.margin:g}; it lies between 0 and 1")
+    for name, value in (("--margin", args.margin), ("--alpha", args.alpha)):
+        if value is not None and not 0 < value < 1:
+            raise ConfigError(f"{name} is {value:g}; it lies between 0 and 1")
     _check_allowed(args.allow)
     if not rules and not args.no_regression and not args.non_inferior:
         raise ConfigError("there is no rule; for example: denominator gate 'recall@5 >= 0.7'")
@@ -900,6 +910,7 @@ def run_gate(args: argparse.Namespace) -> int:
         rules,
         run,
         baseline,
+        alpha=args.alpha,
         margin=args.margin,
         allow=tuple(args.allow),
         allow_incomplete=args.allow_incomplete,
@@ -912,6 +923,8 @@ def run_gate(args: argparse.Namespace) -> int:
 def _hand_out(found: Gate, args: argparse.Namespace, summary_file: str | None) -> None:
     if args.junit is not None:
         write_atomically(args.junit, gating.as_junit(found))
+    if args.markdown is not None:
+        write_atomically(args.markdown, gating.as_markdown(found))
     if args.github_summary and summary_file:
         with Path(summary_file).open("a", encoding="utf-8", newline="\n") as file:
             file.write(gating.as_markdown(found) + "\n")

@@ -22,9 +22,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 from denominator.errors import ConfigError, MeasurementError
-from denominator.evaluation import Summary, parse_metric, slice_values, summarize
+from denominator.evaluation import Summary, audit_metric, parse_metric, slice_values, summarize
 from denominator.selection import Comparison, compare
-from denominator.types import Estimate, RecordedRun
+from denominator.types import Estimate, Ledger, RecordedRun
 
 SLACK = 1e-12
 FIELDS = ("n", "ci_low", "ci_high", "worst")
@@ -163,6 +163,15 @@ class Measured:
             "abstention_precision": precision[0] if precision else None,
         }
 
+    def at(self, alpha: float) -> Measured:
+        """The same run with its intervals at another α; no value changes."""
+        if alpha == self.run.plan.alpha:
+            return self
+        plan = replace(self.run.plan, alpha=alpha)
+        varies = self.summary.headline != audit_metric(plan)
+        found = summarize(self.run.outcomes, plan, label_source=self.summary.ledger.label_source, chunker_varies=varies)
+        return Measured(replace(self.run, plan=plan), found)
+
     def of_slice(self, tag: str, value: str) -> Measured:
         """The same run over the questions with this tag; nothing in it is `empty_slice`."""
         plan = replace(self.run.plan, slices=())
@@ -235,12 +244,20 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """All results. A failed rule decides (exit 1); else one that could not be judged does (exit 2)."""
+    """All results. A failed rule decides (exit 1); else one that could not be judged does (exit 2).
+
+    `alpha` is two-sided: intervals hold 1 − α. `failed` and `missing` are questions of the run, and `allow_incomplete`
+    says whether it was judged in spite of them.
+    """
 
     run: str
     baseline: str | None
     results: tuple[Result, ...]
     notes: tuple[str, ...] = ()
+    alpha: float = 0.05
+    failed: int = 0
+    missing: int = 0
+    allow_incomplete: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -260,6 +277,10 @@ class Gate:
             "exit_code": self.exit_code,
             "run": self.run,
             "baseline": self.baseline,
+            "alpha": self.alpha,
+            "failed": self.failed,
+            "missing": self.missing,
+            "allow_incomplete": self.allow_incomplete,
             "results": [r.as_dict() for r in self.results],
             "notes": list(self.notes),
         }
@@ -305,12 +326,16 @@ def judge(
     run: Measured,
     baseline: Measured | None = None,
     *,
+    alpha: float | None = None,
     margin: float | None = None,
     allow: Sequence[str] = (),
     allow_incomplete: bool = False,
     notes: Sequence[str] = (),
 ) -> Gate:
     """Holds every rule against the run. An incomplete run passes nothing unless `allow_incomplete` says so.
+
+    `alpha` is that of the intervals and of the paired rules; without it the run's own, and the baseline's for paired
+    rules. An incomplete baseline is never allowed: questions that count 0 there would lower the bar.
 
     Raises ConfigError: no rules, a name that the run does not have, a rule that needs a baseline without one.
     """
@@ -322,10 +347,36 @@ def judge(
         _check_names(rule, run)
         if rule.needs_baseline and baseline is None:
             raise ConfigError(f"rule {rule.text!r} needs a baseline run (--baseline-run)")
+    said = list(notes)
+    if alpha is not None:
+        run, baseline = run.at(alpha), None if baseline is None else baseline.at(alpha)
+    elif baseline is not None and baseline.run.plan.alpha != run.run.plan.alpha:
+        said.append(f"paired rules use the α that the baseline declared, {baseline.run.plan.alpha:g}")
     results = tuple(
         _judged(rule, run, baseline, margin=margin, allow=allow, allow_incomplete=allow_incomplete) for rule in rules
     )
-    return Gate(run.run.name, None if baseline is None else baseline.run.name, results, tuple(notes))
+    ledger = run.summary.ledger
+    if ledger.incomplete:
+        allowed = "; judged all the same (--allow-incomplete), each counts 0" if allow_incomplete else ""
+        said.append(f"the run is incomplete: {_lacking(ledger)}{allowed}")
+    return Gate(
+        run.run.name,
+        None if baseline is None else baseline.run.name,
+        results,
+        tuple(said),
+        run.run.plan.alpha,
+        ledger.failed,
+        ledger.missing,
+        allow_incomplete,
+    )
+
+
+def _lacking(ledger: Ledger) -> str:
+    """`2 questions failed and 1 is missing`."""
+    return (
+        f"{ledger.failed} question{'' if ledger.failed == 1 else 's'} failed and {ledger.missing} "
+        f"{'is' if ledger.missing == 1 else 'are'} missing"
+    )
 
 
 def _check_names(rule: Rule, run: Measured) -> None:
@@ -360,10 +411,19 @@ def _judged(
     allow: Sequence[str],
     allow_incomplete: bool,
 ) -> Result:
-    result = _bound(rule, run, baseline, allow) if rule.kind == "bound" else _paired(rule, run, baseline, margin, allow)
     ledger = run.summary.ledger
-    if result.verdict == "pass" and ledger.incomplete and not allow_incomplete and rule.name not in _COUNTS:
-        why = f"the run is incomplete: {ledger.failed} questions failed and {ledger.missing} are missing"
+    partly = ledger.incomplete and rule.name not in _COUNTS
+    if partly and not allow_incomplete and rule.kind != "bound":
+        # Whether the loss is a worse ranking or a time-out cannot be told, so a paired rule does not even fail.
+        text = f"the run is incomplete: {_lacking(ledger)} (--allow-incomplete counts each as 0)"
+        return Result(rule, "undecided", None, None, None, text)
+    result = _bound(rule, run, baseline, allow) if rule.kind == "bound" else _paired(rule, run, baseline, margin, allow)
+    if not partly or result.verdict == "undecided":
+        return result
+    if allow_incomplete:
+        return replace(result, message=f"{result.message} (incomplete: {_lacking(ledger)})")
+    if result.verdict == "pass":
+        why = f"the run is incomplete: {_lacking(ledger)}"
         return replace(result, verdict="undecided", message=f"{why} (as it stands: {result.message})")
     return result
 
@@ -406,6 +466,8 @@ def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence
             text = f"{rule.figure} of the baseline is undefined: {why} (n = {old_n})"
             return Result(rule, "undecided", found, None, n, text)
         apart = _apart(rule, run, baseline, allow)
+        if apart is None:
+            return Result(rule, "undecided", found, None, n, _incomplete_baseline(baseline))
         if apart:
             text = f"{rule.figure} is not comparable with the baseline's: {', '.join(apart)} differ"
             return Result(rule, "undecided", found, None, n, text)
@@ -423,8 +485,18 @@ def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence
     return Result(rule, "pass" if good else "fail", found, bound, n, text)
 
 
-def _apart(rule: Rule, run: Measured, baseline: Measured, allow: Sequence[str]) -> list[str]:
-    """Fingerprint fields that keep a figure from being compared. Counts may always be: they are what has changed."""
+def _incomplete_baseline(baseline: Measured) -> str:
+    return (
+        f"the baseline is incomplete: {_lacking(baseline.summary.ledger)}; what counts 0 there would lower the bar, "
+        "so it has to be run again"
+    )
+
+
+def _apart(rule: Rule, run: Measured, baseline: Measured, allow: Sequence[str]) -> list[str] | None:
+    """Fingerprint fields that keep a figure from being compared; None: the baseline is incomplete.
+
+    Counts may always be compared: they are what has changed.
+    """
     if rule.field == "n" or rule.name in _COUNTS or rule.name in run.run.facts:
         return []
     name = rule.name if rule.name in run.run.fingerprints else run.summary.headline
@@ -433,14 +505,17 @@ def _apart(rule: Rule, run: Measured, baseline: Measured, allow: Sequence[str]) 
     if name == rule.name:
         fields.append("tokenizer")
     apart = [f for f in fields if f not in allow and mine.get(f) != theirs.get(f)]
-    return [*apart, "incomplete"] if baseline.summary.ledger.incomplete else apart
+    return None if baseline.summary.ledger.incomplete and not apart else apart
 
 
 def _paired(rule: Rule, run: Measured, baseline: Measured | None, margin: float | None, allow: Sequence[str]) -> Result:
     assert baseline is not None
     within = rule.margin if rule.margin is not None else margin
+    if baseline.summary.ledger.incomplete:
+        return Result(rule, "undecided", None, None, None, _incomplete_baseline(baseline))
     try:
-        c = compare(run.run, baseline.run, rule.name, margin=within, allow=allow)
+        # An incomplete run comes here only where it is allowed.
+        c = compare(run.run, baseline.run, rule.name, margin=within, allow=allow, allow_incomplete=True)
     except MeasurementError as error:
         return Result(rule, "undecided", None, None, None, str(error))
     d = c.difference
@@ -482,7 +557,7 @@ def as_text(gate: Gate) -> str:
     rows = [(WORDS[r.verdict], r.rule.text, r.message) for r in gate.results]
     wide = [max(len(row[i]) for row in rows) for i in (0, 1)]
     against = "" if gate.baseline is None else f", baseline {gate.baseline}"
-    lines = [f"gate of {gate.run}{against}", ""]
+    lines = [f"gate of {gate.run}{against}, α = {gate.alpha:g}", ""]
     lines += [f"  {a.ljust(wide[0])}  {b.ljust(wide[1])}  {c}".rstrip() for a, b, c in rows]
     lines += ["", *(f"note: {note}" for note in gate.notes), sentence(gate)]
     return "\n".join(lines) + "\n"
@@ -506,6 +581,11 @@ def as_junit(gate: Gate) -> str:
         "skipped": "0",
     }
     suite = ET.SubElement(suites, "testsuite", {"name": "denominator gate", **counts})
+    facts = {"alpha": f"{gate.alpha:g}", "failed": str(gate.failed), "missing": str(gate.missing)}
+    facts["allow_incomplete"] = str(gate.allow_incomplete).lower()
+    properties = ET.SubElement(suite, "properties")
+    for name, value in facts.items():
+        ET.SubElement(properties, "property", {"name": name, "value": value})
     for result in gate.results:
         case = ET.SubElement(
             suite, "testcase", {"classname": _xml(gate.run), "name": _xml(result.rule.text), "time": "0"}
@@ -528,11 +608,11 @@ def _md(text: str) -> str:
 
 
 def as_markdown(gate: Gate) -> str:
-    """A section for a job summary; no text of the data becomes markup."""
+    """A section for a job summary or a comment on a pull request; no text of the data becomes markup."""
     marks = {"pass": "✅", "fail": "❌", "undecided": "⚠️"}
     against = "" if gate.baseline is None else f" against {_md(gate.baseline)}"
     lines = [f"### {marks[gate.verdict]} denominator gate: {_md(gate.run)}{against}", ""]
-    lines += [_md(sentence(gate)), "", "| | rule | what was found |", "| --- | --- | --- |"]
+    lines += [f"{_md(sentence(gate))} (α = {gate.alpha:g})", "", "| | rule | what was found |", "| --- | --- | --- |"]
     lines += [f"| {marks[r.verdict]} | {_md(r.rule.text)} | {_md(r.message)} |" for r in gate.results]
     lines += ["", *(f"- {_md(note)}" for note in gate.notes)]
     return "\n".join(lines).rstrip() + "\n"
@@ -544,7 +624,8 @@ def as_markdown(gate: Gate) -> str:
 def rules_from_data(data: Any, where: str) -> tuple[list[Rule], dict[str, Any]]:
     """Rules and settings from parsed YAML: a list of rules, or a mapping with `rules` and other settings.
 
-    Settings are `run`, `baseline_run`, `margin`, `allow`, `allow_incomplete`. Raises ConfigError with the entry.
+    Settings are `run`, `baseline_run`, `alpha`, `margin`, `allow`, `allow_incomplete`. Raises ConfigError with the
+    entry.
     """
     from denominator.config import listed, nearest
 
@@ -552,6 +633,7 @@ def rules_from_data(data: Any, where: str) -> tuple[list[Rule], dict[str, Any]]:
         "rules": (list,),
         "run": (str,),
         "baseline_run": (str,),
+        "alpha": (int, float),
         "margin": (int, float),
         "allow": (list,),
         "allow_incomplete": (bool,),

@@ -961,12 +961,15 @@ def compare(
     resamples: int | None = None,
     seed: int | None = None,
     allow: Sequence[str] = (),
+    allow_incomplete: bool = False,
 ) -> Comparison:
     """Candidate − baseline, question by question, paired by id.
 
-    One comparison, so no adjustment; declare it before you look. Raises MeasurementError `not_comparable` naming the
-    fields that differ (or `incomplete`, or the questions that are eligible in one run only), ConfigError for an unknown
-    metric.
+    One comparison, so no adjustment; declare it before you look. With `allow_incomplete` the candidate may have failed
+    and missing questions, which count 0; the baseline never, since what counts 0 there flatters the candidate.
+
+    Raises MeasurementError `not_comparable` naming the fields that differ (or `incomplete`, or the questions that are
+    eligible in one run only), ConfigError for an unknown metric.
     """
     runs = [candidate, baseline]
     metric = headline(runs) if metric is None else metric
@@ -978,8 +981,11 @@ def compare(
     seed = plan.seed if seed is None else seed
     sides = []
     for run in runs:
-        if run.ledger.incomplete:
-            raise MeasurementError("not_comparable", ["incomplete"], f"run {run.name!r} ({run.run_id}) is incomplete")
+        if run.ledger.incomplete and not (allow_incomplete and run is candidate):
+            lacking = f"{run.ledger.failed} failed and {run.ledger.missing} missing questions"
+            raise MeasurementError(
+                "not_comparable", ["incomplete"], f"run {run.name!r} ({run.run_id}) has {lacking} and is not compared"
+            )
         found = run.fingerprints.get(metric)
         if found is None:
             raise MeasurementError("not_comparable", [metric], f"run {run.name!r} has no fingerprint of this metric")
