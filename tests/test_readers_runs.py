@@ -42,6 +42,17 @@ def test_run(tmp_path: Path) -> None:
     )
 
 
+def test_document_id_is_another_name_of_doc(tmp_path: Path) -> None:
+    hits = [
+        {"id": "d#0", "document_id": "d", "score": 3.0},
+        {"id": "e#0", "doc": "e", "document_id": "e", "score": 2.0},
+        {"id": "f#0", "doc": "f", "document_id": None, "score": 1.0},
+        {"id": "g", "doc": None, "document_id": None, "score": 0.5},
+    ]
+    path = write(tmp_path, json.dumps({"question_id": "q", "hits": hits}))
+    assert [hit.doc for hit in read_run(path)[0]["q"].hits] == ["d", "e", "f", "g"]
+
+
 def test_content_decides_the_format(tmp_path: Path) -> None:
     assert sniff(write(tmp_path, '\n  {"question_id": "q", "hits": []}\n', "run.trec")) == "jsonl"
     assert sniff(write(tmp_path, "q Q0 d 1 2.0 t\n", "run.jsonl")) == "trec"
@@ -62,6 +73,9 @@ RUNS = [
     ('{"question_id": "q", "hits": [{"id": "d", "score": 1e999}]}', "FILE:1: field 'hits[0].score': is not a finite number; found a number Infinity; expected a finite number"),
     ('{"question_id": "q", "hits": [{"id": "d", "start": 3}]}', "FILE:1: field 'hits[0].end': is missing; expected start and end together, or neither"),
     ('{"question_id": "q", "hits": [{"id": "d", "start": 3, "end": 2}]}', "FILE:1: field 'hits[0].start': is no span; found [3, 2); expected 0 ≤ start < end"),
+    ('{"question_id": "q", "hits": [{"id": "d", "doc": "a", "document_id": "b"}]}', "FILE:1: field 'hits[0].document_id': is not the same as doc; found 'b'; expected 'a'"),
+    ('{"question_id": "q", "hits": [{"id": "d", "document_id": 7}]}', "FILE:1: field 'hits[0].document_id': is not a text; found a number 7; expected a non-empty text; to mend it: write it in quotes: \"7\""),
+    ('{"question_id": "q", "hits": [{"id": "d", "doc_id": "d"}]}', "FILE:1: field 'hits[0].doc_id': unknown field; expected 'doc'; to mend it: rename 'doc_id' to 'doc'"),
     ('{"question_id": "q", "hits": [{"id": "d"}], "error": "x"}', "FILE:1: field 'error': stands beside hits; found a text \"x\"; expected either hits or an error"),
     ('{"question_id": "q", "hits": [], "error": ""}', "FILE:1: field 'error': is empty; expected a non-empty text"),
     ('{"question_id": "q", "hits": [], "depth": 0}', "FILE:1: field 'depth': is not at least 1; found 0; expected how many hits were asked for"),

@@ -86,6 +86,7 @@ def test_recorded_runs_and_answers_are_valid() -> None:
     for line in (
         '{"question_id": "b", "hits": [{"id": "d#0", "doc": "d", "score": 2, "start": 0, "end": 4}, "e"], "depth": 5}',
         '{"question_id": "a", "hits": []}',
+        '{"question_id": "g", "hits": [{"id": "d#0", "document_id": "d"}]}',
         '{"question_id": "c", "error": "time-out"}',
         '{"question_id": "f", "hits": ["x", "x"], "error": null, "confidence": 0.5}',
     ):
@@ -108,6 +109,7 @@ ONLY_THE_READER = {
     "is empty; expected at least one line": "the file",
     "'golds': unknown field": "names that look like one of ours",
     "is an empty span (empty_span)": "one number against another",
+    "is not the same as doc": "one name against another",
     "'hits[0].start': is no span; found [3, 2)": "one number against another",
     "found a number Infinity": "1e999 is a number to JSON",
 }
@@ -178,7 +180,9 @@ def _objects(fields: list[str]) -> Any:
         "hits": st.lists(
             st.fixed_dictionaries(
                 {"id": st.text(min_size=1, max_size=2)},
-                optional={k: st.integers(-1, 5) | VALUES for k in ("score", "start", "end", "tokens", "doc")},
+                optional={
+                    k: st.integers(-1, 5) | VALUES for k in ("score", "start", "end", "tokens", "doc", "document_id")
+                },
             )
             | st.text(max_size=2),
             max_size=2,

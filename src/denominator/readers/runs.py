@@ -1,7 +1,8 @@
 """Recorded runs and answers: JSON lines of our own, or a TREC run; which one is decided by the content.
 
 A run line: `{"question_id", "hits": [{"id", "score"?, "doc"?, "start"?, "end"?}], "depth"?, "exhausted"?}` or
-`{"question_id", "error"}`. An answer line: `{"question_id", "answer"?, "abstained"?, "answerable"?}` or with `error`.
+`{"question_id", "error"}`; `document_id` is another name of `doc`. An answer line: `{"question_id", "answer"?,
+"abstained"?, "answerable"?}` or with `error`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from denominator.readers.textfiles import Row, Seen, as_path, byte_lines, json_r
 from denominator.types import Answer, Hit, Result
 
 RUN_FIELDS = ("question_id", "hits", "error", "depth", "exhausted", "confidence", "no_confidence")
-HIT_FIELDS = ("id", "doc", "score", "start", "end", "header_tokens", "tokens", "rank", "text")
+HIT_FIELDS = ("id", "doc", "document_id", "score", "start", "end", "header_tokens", "tokens", "rank", "text")
 ANSWER_FIELDS = ("question_id", "answer", "abstained", "answerable", "error")
 MOST_TOKENS = 2**31 - 1
 _RUN_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "results": "hits"}
 _ANSWER_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "text": "answer"}
-_HIT_NAMES = {"document_id": "doc", "doc_id": "doc"}
+_HIT_NAMES = {"doc_id": "doc"}
 
 Format = Literal["jsonl", "trec"]
 
@@ -63,7 +64,7 @@ def _hit(row: Row, item: Any, place: int) -> Hit:
     part = row.inside(item)
     part.known(HIT_FIELDS, _HIT_NAMES)
     identifier = part.identifier("id")
-    doc = part.identifier("doc") if item.get("doc") is not None else identifier
+    doc = _document(part, identifier)
     start, end = part.integer("start"), part.integer("end")
     if (start is None) != (end is None):
         raise part.error("is missing", "end" if end is None else "start", expected="start and end together, or neither")
@@ -74,6 +75,14 @@ def _hit(row: Row, item: Any, place: int) -> Hit:
         if value is not None and not 0 <= value <= MOST_TOKENS:
             raise part.error("is out of range", name, found=str(value)[:40], expected=f"0 to {MOST_TOKENS}")
     return Hit(identifier, doc, part.number("score"), start, end, header or 0, tokens)
+
+
+def _document(hit: Row, identifier: str) -> str:
+    """The document of a hit: `doc`, or `document_id` as in the gold; without either the hit is the document."""
+    given = [hit.identifier(name) for name in ("doc", "document_id") if hit.values.get(name) is not None]
+    if len(set(given)) > 1:
+        raise hit.error("is not the same as doc", "document_id", found=repr(given[1]), expected=repr(given[0]))
+    return given[0] if given else identifier
 
 
 def read_run_jsonl(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
