@@ -27,6 +27,7 @@ from denominator.uncertainty import bca_many, best_set, gains_losses, mdd, t_plu
 Array = npt.NDArray[np.float64]
 SIZES = (20, 50, 100, 200, 500)
 FLOOR = {20: 0.91, 50: 0.93, 100: 0.93, 200: 0.93, 500: 0.93}
+BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"  # benchmarks/planted.py writes what stands between
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -522,6 +523,12 @@ Each question's outcome is, half of the time, that of its cluster (1 to 8 questi
     return text, failures
 
 
+def with_planted(text: str, before: str) -> str:
+    """The new page with the section of planted winners that the page before it had."""
+    section = before.partition(BEGIN)[2].partition(END)[0]
+    return f"{text}\n{BEGIN}{section}{END}\n" if section else text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few samples, to see that it runs")
@@ -536,7 +543,8 @@ def main() -> int:
     if options.out is None:
         print(text)
     else:
-        options.out.write_text(text, encoding="utf-8")
+        before = options.out.read_text(encoding="utf-8") if options.out.exists() else ""
+        options.out.write_text(with_planted(text, before), encoding="utf-8")
     print(
         f"{time.process_time():.0f} s of one core, {time.perf_counter() - start:.0f} s",
         *failures,

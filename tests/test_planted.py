@@ -17,15 +17,33 @@ from tests.test_selection import run
 PLAN = Plan(resamples=199, seed=3, baseline="c00")
 
 
-@pytest.fixture(scope="module")
-def planted() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "benchmarks" / "planted.py"
-    spec = importlib.util.spec_from_file_location("planted", path)
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def planted() -> ModuleType:
+    return benchmark("planted")
+
+
+def test_the_page_keeps_the_section_when_its_other_part_is_written_again(planted: ModuleType) -> None:
+    validity = benchmark("statistical_validity")
+    assert (validity.BEGIN, validity.END) == (planted.BEGIN, planted.END)
+    page = (ROOT / "docs" / "validity.md").read_text(encoding="utf-8")
+    first = page.partition("\n" + planted.BEGIN)[0]
+    assert validity.with_planted(first, page) == page
+    again = validity.with_planted("# New\n", page)
+    assert again.startswith("# New\n\n" + planted.BEGIN)
+    assert "## Planted winners and planted ties" in again
+    assert validity.with_planted("# New\n", "") == "# New\n"
 
 
 @pytest.fixture
