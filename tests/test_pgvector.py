@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import yaml
@@ -228,6 +233,43 @@ def test_results_are_kept_under_a_version_alone(server, dsn, tmp_path):
     assert of("1").unit.tolist() == first.unit.tolist()
     assert len(of("2").errors) == 5
     assert len(of(None).errors) == 5
+
+
+@pytest.mark.service
+def test_from_the_command_line_it_is_the_static_embedder_and_no_secret_is_written(server, dsn, tmp_path):
+    import psycopg
+
+    from denominator.readers.native import Demo
+
+    documents = Demo().load().documents
+    model = static_model()
+    texts = [f"{d.title}\n{d.text}" if d.title else d.text for d in documents]
+    with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE demo (id text, embedding vector(256))")
+        for document, vector in zip(documents, model.vectors(model.bags(texts), 256, "text").tolist(), strict=True):
+            cursor.execute("INSERT INTO demo VALUES (%s, %s)", (document.id, str(vector)))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW", "DENOMINATOR"))}
+    environment |= {"DATABASE_URL": dsn, "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+    def call(*arguments):
+        command = [sys.executable, "-m", "denominator", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def recall(*arguments):
+        said = call("run", "chunker=none", "eligibility=lenient", *arguments, "-q")
+        assert server.password not in said
+        (cell,) = json.loads(call("runs", "--json"))["cells"]
+        return cell["metrics"]["recall@5"]
+
+    first, second = recall("embedder=pgvector", "embedder.table=demo"), recall("embedder=static")
+    assert first == second
+    assert first["value"] > 0.5
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or server.password.encode() not in path.read_bytes(), path
 
 
 # ------------------------------------------------------------------ without a server
