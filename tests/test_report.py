@@ -414,6 +414,30 @@ def test_micro_aggregation(tmp_path: Path) -> None:
     assert made.ranking.n == 61  # evidence groups, not questions
     page = Page(write(made, tmp_path).html.read_text(encoding="utf-8"))
     check_whole(page)
+    assert "mean over n = 61 evidence groups" in text_of(page)
+    assert "of 60 questions" in text_of(page)  # what differs or fails is counted in questions
+
+
+def test_words_fit_the_numbers(tmp_path: Path) -> None:
+    documents = corpus(6)
+    asked = questions(documents, 30)
+    plan = replace(PLAN, alpha=0.1, baseline="bad")
+    made = [
+        recorded(name, {"embedder": name}, skill=s, seed=n, asked=asked, documents=documents, plan=plan)
+        for n, (name, s) in enumerate((("good", 1.0), ("bad", 0.0)), 1)
+    ]
+    report = build(made, metric="hit@5")
+    assert report.ranking is not None
+    assert report.ranking.best_set == ("good",)
+    written = write(report, tmp_path)
+    for file in (written.html, written.markdown):
+        text = file.read_text("utf-8")
+        assert "90 %" in text
+        assert "95 %" not in text
+        assert "exact McNemar tests" in text  # hit is 0 or 1, and nothing is clustered
+        assert "by None" not in text
+        assert "which can be told apart from every other" in text
+    assert "paired sign flips" in write(build(made, metric="recall@5"), tmp_path).html.read_text("utf-8")
 
 
 def test_without_a_baseline_there_are_no_p_values(tmp_path: Path) -> None:

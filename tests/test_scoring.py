@@ -212,6 +212,13 @@ def test_f08_a_system_that_never_abstains(tmp_path: Path) -> None:
     assert (block.precision.reason, block.recall.value, block.f1.value) == ("no_abstentions", 0.0, 0.0)
 
 
+def test_undecided_answers_are_shown_as_bounds(tmp_path: Path) -> None:
+    gold = golden(tmp_path, answerable("a", "d"), *({"id": u, "state": "unanswerable"} for u in ("u", "v")))
+    answers = lines(tmp_path, *({"question_id": q, "abstained": q == "u"} for q in "au"), name="answers.jsonl")
+    said = scoring.render_text(score(gold, None, answers))
+    assert "with the undecided either way: recall 0.5000 to 1.0000, false refusal rate 0.0000 to 0.0000" in said
+
+
 def test_f09_a_fixed_threshold(tmp_path: Path) -> None:
     gold = golden(
         tmp_path,

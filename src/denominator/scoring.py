@@ -327,7 +327,16 @@ def _abstention_lines(report: ScoreReport) -> list[str]:
         ("f1", block.f1),
         ("mcc", block.mcc),
     ]
-    return [*lines, *columns([_estimate_row(name, e) for name, e in rows])]
+    lines += columns([_estimate_row(name, e) for name, e in rows])
+    if block.undecided:  # values use decided questions; where the others could take them is always said
+        bounds = {
+            "recall": block.recall_bounds,
+            "false refusal rate": block.false_refusal_rate_bounds,
+            "precision": block.precision_bounds,
+        }
+        said = [f"{name} {number(b[0])} to {number(b[1])}" for name, b in bounds.items() if b is not None]
+        lines.append(f"  with the undecided either way: {', '.join(said)}")
+    return lines
 
 
 def _quality_lines(report: ScoreReport) -> list[str]:

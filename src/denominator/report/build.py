@@ -283,6 +283,16 @@ def _health(
     return tuple(dict.fromkeys(lines))
 
 
+def why_recommended(ranking: Ranking, cost_names: Mapping[str, str]) -> str:
+    """What decided the recommendation, in words. Only said where there is one."""
+    by = ranking.recommendation.by
+    if by is not None:
+        return f"the cheapest by {cost_names.get(by, by)} of those that cannot be told apart from the best"
+    if len(ranking.best_set) == 1:
+        return "the best, which can be told apart from every other configuration"
+    return "the best mean of those that cannot be told apart from the best; no cost was recorded"
+
+
 def _split(ranking: Ranking | None, runs: Mapping[str, RecordedRun]) -> tuple[tuple[str, float, float | None], ...]:
     """Per chunker: the share of gold spans that no single chunk holds whole, and the coverage within its reach."""
     if ranking is None:

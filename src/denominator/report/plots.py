@@ -93,7 +93,18 @@ def _whisker(axes: Axes, estimate: Estimate, y: float, color: str, mark: str) ->
     axes.plot([_value(estimate)], [y], marker=mark, color=color, markersize=5.5, markeredgecolor="white", linestyle="")
 
 
-def forest(ranking: Ranking, metric: str) -> Figure:
+def level_of(alpha: float) -> str:
+    """The level of intervals in words: `95 %` for α = .05."""
+    return f"{100 * (1 - alpha):g} %"
+
+
+def counted(ranking: Ranking) -> str:
+    """What a ranking's n counts: questions, or the evidence groups of a micro average."""
+    unit = ranking.rows[0].estimate.unit
+    return "evidence groups" if unit == "groups" else unit
+
+
+def forest(ranking: Ranking, metric: str, alpha: float = 0.05) -> Figure:
     """Every configuration's estimate with its interval, best first; the best set is filled, the baseline a square."""
     rows = ranking.rows[:MOST_FOREST_ROWS]
     fig, axes = figure(8.2, 0.9 + 0.24 * len(rows))
@@ -108,8 +119,8 @@ def forest(ranking: Ranking, metric: str) -> Figure:
     axes.grid(axis="x", color=FAINT)
     best = rows[0].estimate.value or 0.0
     axes.axvline(best, color=BLUE, linewidth=0.8, linestyle=":")
-    level = f"{metric}: {unit_of(metric)}, n = {ranking.n} questions; bars are 95 % intervals"
-    _label(axes, level, "")
+    what = f"{metric}: {unit_of(metric)}, n = {ranking.n} {counted(ranking)}; bars are {level_of(alpha)} intervals"
+    _label(axes, what, "")
     return fig
 
 
@@ -153,13 +164,14 @@ def curves(by_name: Mapping[str, Mapping[int, Estimate]]) -> Figure:
     """Recall against K for a few configurations, with the interval of the first."""
     fig, axes = figure(6.4, 3.7)
     ks: list[int] = []
-    n = 0
+    n = ""
     for i, (name, estimates) in enumerate(by_name.items()):
         points = [(k, e) for k, e in sorted(estimates.items()) if e.value is not None]
         if not points:
             continue
         ks = [k for k, _ in points]
-        n = points[0][1].n
+        first = points[0][1]
+        n = f"{first.n} {'evidence groups' if first.unit == 'groups' else first.unit}"
         axes.plot(
             ks,
             [_value(e) for _, e in points],
@@ -178,11 +190,11 @@ def curves(by_name: Mapping[str, Mapping[int, Estimate]]) -> Figure:
     axes.grid(axis="y", color=FAINT)
     if ks:
         axes.legend(fontsize=8, frameon=False, loc="lower right")
-    _label(axes, "K (distinct documents)", f"recall@K (n = {n} questions)")
+    _label(axes, "K (distinct documents)", f"recall@K (n = {n})")
     return fig
 
 
-def effects(factors: Sequence[Factor], metric: str, n: int) -> Figure:
+def effects(factors: Sequence[Factor], metric: str, n: str, alpha: float = 0.05) -> Figure:
     """Each level of each factor against the mean of the others, over cells equal in everything else."""
     lines = [(factor.name, level) for factor in factors for level in factor.levels if level.value is not None]
     fig, axes = figure(8.2, 0.9 + 0.26 * (len(lines) + len(factors)))
@@ -208,7 +220,8 @@ def effects(factors: Sequence[Factor], metric: str, n: int) -> Figure:
     axes.tick_params(axis="y", labelsize=8.5)
     axes.invert_yaxis()
     axes.grid(axis="x", color=FAINT)
-    _label(axes, f"difference in {metric} (n = {n} questions): mean and 95 % interval; ticks: least and largest", "")
+    what = f"difference in {metric} (n = {n}): mean and {level_of(alpha)} interval; ticks: least and largest"
+    _label(axes, what, "")
     return fig
 
 
@@ -295,7 +308,7 @@ def slices(report: Report, tag: str) -> Figure | None:
     axes.legend(
         fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18 if len(found) < 8 else -0.1)
     )
-    _label(axes, f"{report.metric}, 95 % intervals, by {tag}", "")
+    _label(axes, f"{report.metric}, {level_of(report.decision.settings.alpha)} intervals, by {tag}", "")
     return fig
 
 
@@ -305,10 +318,10 @@ def all_figures(report: Report) -> dict[str, tuple[str, Figure]]:
     ranking = report.ranking
     if ranking is None:
         return found
-    metric, n = report.metric, ranking.n
+    metric, alpha, n = report.metric, report.decision.settings.alpha, f"{ranking.n} {counted(ranking)}"
     found["forest"] = (
-        f"Every configuration's {metric} with its 95 % interval, n = {n} questions",
-        forest(ranking, metric),
+        f"Every configuration's {metric} with its {level_of(alpha)} interval, n = {n}",
+        forest(ranking, metric, alpha),
     )
     for cost in ranking.costs:
         if len({row.costs.get(cost) for row in ranking.rows}) < 2:
@@ -316,7 +329,7 @@ def all_figures(report: Report) -> dict[str, tuple[str, Figure]]:
         name = COST_NAMES.get(cost, cost)
         found[f"pareto_{cost}"] = (f"{metric} against {name}", pareto(ranking, cost, metric))
     if any(f.levels for f in ranking.factors):
-        found["effects"] = (f"Effect of each choice on {metric}", effects(ranking.factors, metric, n))
+        found["effects"] = (f"Effect of each choice on {metric}", effects(ranking.factors, metric, n, alpha))
     found["curves"] = ("Document recall against K", curves(report.curves))
     shown = report.shown_runs[0]
     summary = report.summary_of(shown)

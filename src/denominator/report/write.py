@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from denominator.report.build import Report, as_json, as_rows, unit_of
-from denominator.report.plots import COST_NAMES, all_figures, svg
+from denominator.report.build import Report, as_json, as_rows, unit_of, why_recommended
+from denominator.report.plots import COST_NAMES, all_figures, counted, level_of, svg
 from denominator.types import Estimate
+from denominator.uncertainty import is_rate
 
 REASONS: Mapping[str, str] = {
     "no_eligible": "no question is eligible",
@@ -127,6 +128,10 @@ def interval(estimate: Estimate | None) -> str:
     return f"{estimate.ci_low:.3f} – {estimate.ci_high:.3f}"
 
 
+def ends(bounds: tuple[float | None, float | None] | None) -> str:
+    return "" if bounds is None else " – ".join(map(number, bounds))
+
+
 def why(reason: str | None) -> str:
     return REASONS.get(reason or "", (reason or "undefined").replace("_", " "))
 
@@ -164,12 +169,17 @@ def _made() -> str:
 
 def _context(report: Report, drawn: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     ranking = report.ranking
+    by_pairs = is_rate(report.metric) and (ranking is None or ranking.clusters is None)
     return {
         "report": report,
         "decision": report.decision,
         "ranking": ranking,
         "metric": report.metric,
         "unit": unit_of(report.metric),
+        "level": level_of(report.decision.settings.alpha),
+        "test": "exact McNemar tests" if by_pairs else "paired sign flips",
+        "counted": counted(ranking) if ranking is not None else "questions",
+        "because": why_recommended(ranking, COST_NAMES) if ranking is not None else "",
         "recall": report.recall if ranking is not None else None,
         "figures": drawn,
         "cost_names": COST_NAMES,
@@ -192,7 +202,7 @@ def render(template: str, context: Mapping[str, Any], *, html: bool) -> str:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        number=number, signed=signed, interval=interval, shown=shown, why=why, p=p_value, md=_markdown
+        number=number, signed=signed, interval=interval, ends=ends, shown=shown, why=why, p=p_value, md=_markdown
     )
     environment.globals.update(cost=cost, drawing=lambda key: Markup(context["figures"][key][1]))  # noqa: S704 - our SVG
     return environment.get_template(template).render(**context)
