@@ -743,3 +743,13 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MeasurementError) as caught:
         score_arrays(ids, scores, np.arange(9), np.zeros(8, np.int64), ["recall@1"], threads=2)
     assert (caught.value.code, caught.value.ids) == ("bad_score", ("9",))
+
+
+def test_r_precision_needs_as_many_hits_as_there_is_gold() -> None:
+    qrels = {"deep": {"a": 1, "b": 1, "c": 1}, "short": {"a": 1, "b": 1, "c": 1}, "few": {"a": 1}}
+    run = {"deep": {"x": 3.0, "a": 2.0}, "short": {"a": 1.0}, "few": {"a": 2.0, "x": 1.0}}
+    table = score_dicts(qrels, run, ["r_precision"], depth=2)
+    assert table.row(0) == ({"r_precision": None}, {"r_precision": "depth_below_k"})
+    assert table.row(1)[0]["r_precision"] == pytest.approx(1 / 3)  # one hit of two that were asked for: all there is
+    assert table.row(2)[0]["r_precision"] == 1.0
+    assert table.reason("r_precision") == "depth_below_k"

@@ -847,6 +847,10 @@ def score_dicts(
             values[name] = _judged(offsets, judged_place, lengths, metric.cut)
             undefined = np.flatnonzero(np.isnan(values[name]) & (gold.groups > 0))
             reasons[name] = dict.fromkeys(undefined.tolist(), "n_zero")
+        elif metric.kind == "r_precision" and depth is not None:
+            cut = np.flatnonzero((lengths >= depth) & (gold.groups > depth))  # it reads as many hits as there is gold
+            values[name][cut] = np.nan
+            reasons[name] = dict.fromkeys(cut.tolist(), "depth_below_k")
     question_ids = tuple(qrels)
     return RankedTable(
         question_ids=question_ids,
