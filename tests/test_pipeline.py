@@ -337,7 +337,9 @@ def test_truncated_chunks_reach_the_record():
     assert result.facts["truncated_chunks"] == 3
     assert result.facts["truncated_chunks_share"] == 1.0
     assert result.facts["truncated_questions"] == 0
-    assert "3 of 3 chunks are longer than the embedder reads" in result.notes
+    lost = int(result.facts["truncated_chunks_tokens"])
+    assert 3 <= lost < sum(map(len, TEXTS.values())) / 3
+    assert f"3 of 3 chunks are longer than the embedder reads, {lost} tokens are not read" in result.notes
 
 
 def test_questions_that_find_nothing_are_noted():

@@ -384,14 +384,18 @@ class _Work:
 
     def _pool_recall(self, first: Ranked, table: ChunkTable) -> dict[str, float]:
         """Document recall of the first stage at the whole pool, over answerable questions: a reranker's ceiling."""
-        row_of = {d: i for i, d in enumerate(table.units.docs)}
+
+        def asked() -> list[tuple[int, list[list[int]]]]:
+            row_of = {d: i for i, d in enumerate(table.units.docs)}
+            groups = [(i, document_groups(q)) for i, q in enumerate(self.questions) if q.answerability == "answerable"]
+            return [(i, [[row_of.get(d, -1) for d in group] for group in of]) for i, of in groups if of]
+
+        key = sha(["pool_groups", self.data.dataset_hash, self.data.corpus_hash])
+        docs = table.units.doc[first.unit]
         shares = []
-        for i, question in enumerate(self.questions):
-            groups = document_groups(question) if question.answerability == "answerable" else ()
-            if not groups:
-                continue
-            pool = set(table.units.doc[first.unit[first.offsets[i] : first.offsets[i + 1]]].tolist())
-            shares.append(sum(any(row_of.get(d, -1) in pool for d in group) for group in groups) / len(groups))
+        for i, groups in self.cache.once(key, asked, lambda made: 200 * len(made)):
+            pool = set(docs[first.offsets[i] : first.offsets[i + 1]].tolist())
+            shares.append(sum(not pool.isdisjoint(group) for group in groups) / len(groups))
         return {"first_stage_recall_at_pool": float(np.mean(shares))} if shares else {}
 
     def _ceiling(self, index: CorpusIndex, table: ChunkTable) -> dict[str, float]:
@@ -601,7 +605,7 @@ def fingerprints_of(summary: Summary, plan: Plan, data: Dataset) -> dict[str, di
 
 @dataclass(frozen=True, slots=True)
 class StageKey:
-    """A stage of a cell before it is run. `key` is None where results are not kept (a live service), or not yet known."""
+    """A stage of a cell before it is run. `key` is None where results are not kept (a live service) or unknown yet."""
 
     stage: str
     part: Any

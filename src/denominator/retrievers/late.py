@@ -62,14 +62,18 @@ class LateIndex:
         bags = self.corpus.bags
         size = bags.offsets.nbytes + bags.tokens.nbytes + 2 * dimensions * len(self.corpus.vocabulary)
         self.facts: Mapping[str, float] = {"index_bytes": float(size)}
+        space = token_space(bench, dimensions)
+        place = np.full(space.size, -1, np.int64)
+        place[self.corpus.vocabulary] = np.arange(len(self.corpus.vocabulary))
+        self.filled = np.flatnonzero(np.diff(bags.offsets))
+        self.columns = place[bags.tokens]
+        self.starts = np.asarray(bags.offsets[:-1][self.filled])
+        self.vocabulary = space.vectors(self.corpus.vocabulary).T
+        self.held = self.columns.nbytes + self.vocabulary.nbytes
 
     def search(self, bench: Bench, queries: Queries) -> Ranked:
         space, corpus, bags = token_space(bench, self.dimensions), self.corpus, static_model().bags(queries.texts)
-        n = len(corpus.bags)
-        filled = np.flatnonzero(np.diff(corpus.bags.offsets))
-        place = np.full(space.size, -1, np.int64)
-        place[corpus.vocabulary] = np.arange(len(corpus.vocabulary))
-        columns, starts = place[corpus.bags.tokens], np.asarray(corpus.bags.offsets[:-1][filled])
+        n, filled = len(corpus.bags), self.filled
         weights = corpus.idf(bags.tokens.astype(np.int64)) * bags.counts
         rows: list[Ints] = []
         units: list[Ints] = []
@@ -80,7 +84,7 @@ class LateIndex:
             b = min(a + step, len(queries))
             mine = slice(int(bags.offsets[a]), int(bags.offsets[b]))
             owner = np.repeat(np.arange(b - a), np.diff(bags.offsets[a : b + 1]))
-            total = self._totals(space, columns, starts, (owner, bags.tokens[mine].astype(np.int64), weights[mine]))
+            total = self._totals(space, owner, bags.tokens[mine].astype(np.int64), weights[mine])
             sums = np.bincount(owner, weights=weights[mine], minlength=b - a)
             for i in np.flatnonzero(sums > 0).tolist():
                 found = rounded(total[i] / (space.scale**2 * sums[i]))
@@ -103,21 +107,19 @@ class LateIndex:
             exhausted=exhausted,
         )
 
-    def _totals(self, space: TokenSpace, columns: Ints, starts: Ints, asked: tuple[Ints, Ints, Floats]) -> Floats:
+    def _totals(self, space: TokenSpace, owner: Ints, tokens: Ints, weights: Floats) -> Floats:
         """Σ idf·max of every question of a block with every filled chunk; tokens ascending, so sums keep one order."""
-        owner, tokens, weights = asked
-        total = np.zeros((int(owner[-1]) + 1 if len(owner) else 0, len(starts)))
+        total = np.zeros((int(owner[-1]) + 1 if len(owner) else 0, len(self.starts)))
         by_token = np.argsort(tokens, kind="stable")
         distinct, first = np.unique(tokens[by_token], return_index=True)
         ends = np.append(first[1:], len(tokens))
-        vocabulary = space.vectors(self.corpus.vocabulary)
         for a in range(0, len(distinct), TOKENS_PER_BLOCK):
-            table = space.vectors(distinct[a : a + TOKENS_PER_BLOCK]) @ vocabulary.T
+            table = space.vectors(distinct[a : a + TOKENS_PER_BLOCK]) @ self.vocabulary
             for j, line in enumerate(table, a):
-                best = np.maximum.reduceat(line.take(columns), starts)
+                best = np.maximum.reduceat(line.take(self.columns), self.starts)
                 for at in by_token[first[j] : ends[j]].tolist():
                     total[owner[at]] += weights[at] * best
-        return np.concatenate((total, np.zeros((0, len(starts)))))
+        return total
 
     def score(self, bench: Bench, queries: Queries, row: Ints, unit: Ints) -> Floats:
         place = np.argsort(row, kind="stable")

@@ -208,16 +208,15 @@ class LexicalIndex:
     def score(self, bench: Bench, queries: Queries, row: Ints, unit: Ints) -> Floats:  # noqa: ARG002
         matrix, _ = self._questions(queries)
         scores = np.zeros(len(row))
+        place = np.argsort(row, kind="stable")
+        edges = np.searchsorted(row[place], np.arange(len(queries) + 1)).tolist()
+        every = np.zeros(self.chunks)  # one question's scores of all chunks, filled and cleared in turn
         for a, b in self._blocks(matrix):
-            mine = (row >= a) & (row < b)
-            product = (matrix[a:b] @ self.weights).tocsr()
-            product.sort_indices()
-            # One sorted list of (row, chunk) codes turns the look-ups into a binary search.
-            width = self.chunks + 1
-            owner = np.repeat(np.arange(b - a), np.diff(product.indptr))
-            codes = owner * width + product.indices
-            wanted = (row[mine] - a) * width + unit[mine]
-            if len(codes):
-                place = np.minimum(np.searchsorted(codes, wanted), len(codes) - 1)
-                scores[mine] = np.where(codes[place] == wanted, product.data[place], 0.0)
+            product = matrix[a:b] @ self.weights
+            for i in range(a, b):
+                mine = place[edges[i] : edges[i + 1]]
+                found = product.indices[product.indptr[i - a] : product.indptr[i - a + 1]]
+                every[found] = product.data[product.indptr[i - a] : product.indptr[i - a + 1]]
+                scores[mine] = every[unit[mine]]
+                every[found] = 0.0
         return rounded(scores)
