@@ -43,7 +43,7 @@ from omegaconf.errors import OmegaConfBaseException
 from denominator import config, masking
 from denominator.cache import Cache
 from denominator.config import GROUPS, Settings, listed, nearest
-from denominator.errors import ConfigError, DenominatorError, StoreError
+from denominator.errors import ConfigError, DenominatorError, StoreError, is_full
 from denominator.evaluation import parse_metric
 from denominator.fingerprint import sha
 from denominator.masking import mask
@@ -58,6 +58,7 @@ LAUNCH, CALL_FOLDER = "DENOMINATOR_LAUNCH", "DENOMINATOR_CALL_FOLDER"
 DEFAULT = "+experiment=demo"
 HOUSEKEEPING = ("out", "tracking.", "fail_fast", "force", "hydra.", "hydra/")
 INTERRUPTED = 130
+FULL = "the disk is full"
 PLUGINS = {
     ("hydra/sweeper", "optuna"): "optuna",
     ("hydra/launcher", "joblib"): "joblib",
@@ -559,7 +560,7 @@ class Context:
     recorded: dict[str, str]
     data: dict[str, Dataset] = field(default_factory=dict)
     texts: dict[str, dict[str, str]] = field(default_factory=dict)
-    running: str | None = None
+    stopped: str | None = None
 
     @property
     def launch(self) -> Path:
@@ -645,8 +646,8 @@ def _run(context: Context, made: Job) -> Objective:
     from filelock import FileLock
 
     say, number = context.events.say, made.number
-    if (context.launch / "stop").exists():
-        say(number, "not_started", name=made.name)
+    if context.stopped or (context.launch / "stop").exists():
+        say(number, "not_started", name=made.name, error=context.stopped or "fail_fast=true")
         return None
     data = context.dataset(made.cell)
     key = made.cell.key(data.dataset_hash, data.corpus_hash)
@@ -722,9 +723,15 @@ def _recorded(context: Context, made: Job, data: Dataset, key: str) -> Objective
             store.log_killed(run_id)
         raise
     except StoreError as error:
+        if is_full(error):
+            context.stopped = FULL
         say(number, "waiting", name=made.name, cell_key=key, error=mask(str(error)))
         return None
     except Exception as error:
+        if is_full(error):  # nothing more can be written, so nothing more is begun
+            context.stopped = FULL
+            say(number, "failed", name=made.name, cell_key=key, error=f"{FULL}; {full_advice(context.out)}")
+            return None
         _failed(context, made, key, error, run_id)
         return None
     context.recorded[key] = run_id
@@ -748,6 +755,14 @@ def _recorded(context: Context, made: Job, data: Dataset, key: str) -> Objective
         return None if estimate is None else estimate.value
 
     return _objective(made.settings.objective, value)
+
+
+def full_advice(out: Path) -> str:
+    """What is safe and how to go on when the disk of the output folder has no space left."""
+    return (
+        f"what is recorded in {out} is safe; make room (`denominator cache prune --max-size …` frees the cache) and "
+        "give the same command again: only what is missing is computed"
+    )
 
 
 def _failed(context: Context, made: Job, key: str, error: Exception, run_id: str | None) -> None:
@@ -779,9 +794,9 @@ def check_writable(out: Path) -> None:
     """Makes the output folder and proves that it can be written. Raises ConfigError."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        probe = out / f".write-{uuid.uuid4().hex[:8]}"
+        probe = out / ".write"  # always the same name: what a killed process left is gone with the next probe
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise ConfigError(f"out: {out} cannot be written ({why}); choose another folder with out=…") from error
@@ -957,6 +972,8 @@ def _start(app: Application, mode: Mode, command: str, *, quiet: bool, json_line
                 context.events.say(made.number, "reused", name=made.name, cell_key=keys[made.number])
     except KeyboardInterrupt:
         result.interrupted = True
+    except OSError as error:
+        result.error = f"{FULL}; {full_advice(out)}" if is_full(error) else mask(f"{type(error).__name__}: {error}")
     except Exception as error:  # a launcher that broke down: cells that ended are recorded, the others are named
         result.error = mask(f"{type(error).__name__}: {error}")
     finally:
@@ -1081,12 +1098,15 @@ def _terminated_as_interrupt() -> Iterator[None]:
 
 
 def _tell_workers(context: Context, jobs: Sequence[Job]) -> None:
+    from denominator.tracking.facts import process_tags
+
     told = {
         "sweep_id": context.sweep_id,
         "jobs": [list(j.overrides) for j in jobs],
         "varying": sorted(context.grid.varying),
         "chunker_varies": context.grid.chunker_varies,
         "searched": context.grid.searched,
+        "owner": process_tags(),
     }
     (context.launch / "launch.json").write_text(json.dumps(told), encoding="utf-8")
 
@@ -1112,10 +1132,33 @@ def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
             context.store.adopt(result.runs.values(), result.sweep_id)
             summary.record(result)
     except StoreError as error:
-        result.error = result.error or mask(str(error))
-    with contextlib.suppress(OSError):  # only when empty: another launch may hold a lock
-        (context.out / "hydra" / "locks").rmdir()
+        result.error = result.error or (f"{FULL}; {full_advice(context.out)}" if is_full(error) else mask(str(error)))
+    _unlock(context.out / "hydra" / "locks")
     if result.exit_code == 0:  # a worker's own log and its pickled call serve only to find out what went wrong
         shutil.rmtree(context.launch / ".submitit", ignore_errors=True)
+        _forget_killed(context)
+        context.cache.tidy()
     if result.count("reused") == len(result.ends):
         shutil.rmtree(context.launch, ignore_errors=True)
+
+
+def _unlock(locks: Path) -> None:
+    """Removes the locks that nobody holds: a killed process leaves its own. Another launch may hold some."""
+    from filelock import FileLock, Timeout
+
+    for path in sorted(locks.glob("*.lock")):
+        with contextlib.suppress(Timeout, OSError), FileLock(path, timeout=0):
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # only when empty
+        locks.rmdir()
+
+
+def _forget_killed(context: Context) -> None:
+    """Removes the logs of starts of this sweep that were killed: it got through now."""
+    from denominator.tracking.facts import alive
+
+    for file in sorted((context.out / "hydra").glob("*/launch.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            told = json.loads(file.read_text(encoding="utf-8"))
+            if told["sweep_id"] == context.sweep_id and file.parent != context.launch and not alive(told["owner"]):
+                shutil.rmtree(file.parent, ignore_errors=True)

@@ -170,10 +170,11 @@ class _Damaged(Exception):  # noqa: N818
 class Cache:
     """A folder of entries and a bounded memory of those that this process used. One for each process and thread.
 
-    `memory_bytes` bounds what is kept in memory (least recently used goes first). `root=None`: memory only.
+    `memory_bytes` bounds what is kept in memory (least recently used goes first); what the cell at work has used
+    stays until it ends, however large, so that nothing is loaded twice in it. `root=None`: memory only.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None, *, memory_bytes: int = 512 * 2**20) -> None:
+    def __init__(self, root: str | os.PathLike[str] | None, *, memory_bytes: int = 192 * 2**20) -> None:
         self.root = None if root is None else Path(root)
         self.memory_bytes = memory_bytes
         self.writable = self.root is not None
@@ -183,6 +184,7 @@ class Cache:
         self._tidied = False
         self._frames: list[_Frame] = []
         self._times: dict[str, StageTime] = {}
+        self._in_use: set[str] | None = None  # keys that the cell at work has used
         if self.root is not None and self.root.exists() and not self.root.is_dir():
             raise ConfigError(f"the cache must be a folder, but {self.root} is a file; move it or set another `out`")
 
@@ -191,6 +193,7 @@ class Cache:
     def get(self, key: str) -> Entry | None:
         """The entry from memory or disk, None when there is none. Damage is reported and counts as none."""
         if key in self._entries:
+            self._use(key)
             self._entries.move_to_end(key)
             return self._entries[key]
         entry = self._read(key)
@@ -239,10 +242,12 @@ class Cache:
     def recording(self) -> Iterator[dict[str, StageTime]]:
         """Collects the time of every stage asked for inside, and of those that they rest on, by key."""
         outer, self._times = self._times, {}
+        before, self._in_use = self._in_use, set()
         try:
             yield self._times
         finally:
-            self._times = outer
+            self._times, self._in_use = outer, before
+            self._shrink()
 
     @contextlib.contextmanager
     def _frame(self) -> Iterator[_Frame]:
@@ -268,6 +273,7 @@ class Cache:
         Stages that `make` asks for are remembered with it, so that whoever takes it later still lists them.
         """
         known = self._objects.get(key)
+        self._use(key)
         if known is None:
             with self._frame() as frame:
                 made = make()
@@ -283,20 +289,31 @@ class Cache:
         found: T = known[0]
         return found
 
+    def _use(self, key: str) -> None:
+        if self._in_use is not None:
+            self._in_use.add(key)
+
     def _remember(self, entry: Entry) -> None:
+        self._use(entry.key)
         self._entries[entry.key] = replace(entry, cached=True)
         self._entries.move_to_end(entry.key)
         self._shrink()
 
     def _shrink(self) -> None:
         """Forgets the least recently used of what holds most, entries or objects, down to the bound."""
+        used = self._in_use or ()
         entries = sum(entry.held for entry in self._entries.values())
         objects = sum(size for _, size, _ in self._objects.values())
-        while entries + objects > self.memory_bytes and len(self._entries) + len(self._objects) > 1:
-            if (entries >= objects and len(self._entries) > 1) or not self._objects:
-                entries -= self._entries.popitem(last=False)[1].held
+        if entries + objects <= self.memory_bytes:
+            return
+        idle = [[k for k in kept if k not in used] for kept in (self._entries, self._objects)]
+        if not used:  # the newest of each kind stays, however large
+            idle = [keys[:-1] for keys in idle]
+        while entries + objects > self.memory_bytes and any(idle):
+            if idle[0] and (entries >= objects or not idle[1]):
+                entries -= self._entries.pop(idle[0].pop(0)).held
             else:
-                objects -= self._objects.popitem(last=False)[1][1]
+                objects -= self._objects.pop(idle[1].pop(0))[1]
 
     @property
     def held(self) -> int:
@@ -434,12 +451,17 @@ class Cache:
             raise
         return entry
 
+    def tidy(self) -> None:
+        """Removes what killed processes of this machine left: half-written entries, locks of finished ones."""
+        self._tidied = False
+        with contextlib.suppress(OSError):
+            self._tidy()
+
     def _tidy(self) -> None:
-        """Removes, once, what killed processes of this machine left: half-written entries, locks of finished ones."""
         if self._tidied or self.root is None:
             return
         self._tidied = True
-        for left in sorted((self.root / "tmp").iterdir()):
+        for left in sorted((self.root / "tmp").glob("*")):
             parts = left.name.split(".", 3)
             if len(parts) == 4 and parts[3] == socket.gethostname() and not _alive(parts[2]):
                 shutil.rmtree(left, ignore_errors=True)

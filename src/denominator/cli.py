@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from denominator import __version__
-from denominator.errors import ConfigError, DenominatorError
+from denominator.errors import ConfigError, DenominatorError, is_full
 
 USAGE, INTERRUPTED, FAILED = 64, 130, 1
 
@@ -127,6 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115  # nobody reads any more: end quietly
         return 0
     except OSError as error:
+        if is_full(error):
+            error.add_note("the disk is full; what is recorded is safe: make room and give the same command again")
         return _told(error, FAILED, debug)
 
 

@@ -5,6 +5,7 @@ Exit codes: 1 a gate or a cell failed, 2 could not judge, 64 wrong usage or inpu
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 SHOWN_IDS = 10
@@ -15,6 +16,21 @@ def listing(ids: Iterable[str], shown: int = SHOWN_IDS) -> str:
     every = sorted(ids)
     text = ", ".join(repr(i) for i in every[:shown])
     return f"{text} … ({len(every)} in all)" if len(every) > shown else text
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is a disk without space.
+
+    >>> is_full(OSError(errno.ENOSPC, "No space left on device")), is_full(OSError(errno.EACCES, "no"))
+    (True, False)
+    """
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if "disk is full" in str(error):  # sqlite's words
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 class DenominatorError(Exception):

@@ -27,16 +27,23 @@ class Events:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.unwritten: list[dict[str, Any]] = []  # the disk is full: this process at least knows what became of a cell
 
     def say(self, job: int, what: str, **more: Any) -> None:
-        line = json.dumps({"job": job, "what": what, "time": time.time(), **more}, ensure_ascii=True) + "\n"
-        with contextlib.suppress(OSError):  # the display is a comfort; a full disk is named where it matters
+        event = {"job": job, "what": what, "time": time.time(), **more}
+        line = (json.dumps(event, ensure_ascii=True) + "\n").encode()
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             try:
-                os.write(handle, line.encode())
+                written = os.write(handle, line)
+                if written < len(line):  # half a line would swallow the next one
+                    os.ftruncate(handle, os.fstat(handle).st_size - written)
+                    self.unwritten.append(event)
             finally:
                 os.close(handle)
+        except OSError:
+            self.unwritten.append(event)
 
     def read(self, start: int = 0) -> tuple[list[dict[str, Any]], int]:
         """Whole lines from a byte offset on, and the offset after them."""
@@ -52,7 +59,7 @@ class Events:
     def ends(self) -> dict[int, dict[str, Any]]:
         """Job number → how it ended. A cell that occurs twice in a grid was computed, not found, in this call."""
         found: dict[int, dict[str, Any]] = {}
-        for event in self.read()[0]:
+        for event in [*self.read()[0], *self.unwritten]:
             if event["what"] in ENDED and not (event["what"] == "reused" and event["job"] in found):
                 found[event["job"]] = event
         return found
@@ -125,7 +132,9 @@ def outcome_text(event: Mapping[str, Any]) -> str:
         return f"FAILED: {event.get('error', '')}"
     if what == "waiting":
         return f"NOT RECORDED YET: {event.get('error', '')}"
-    return {"reused": "recorded before", "killed": "interrupted", "not_started": "not started"}.get(what, what)
+    if what == "not_started":
+        return f"not started: {event['error']}" if event.get("error") else "not started"
+    return {"reused": "recorded before", "killed": "interrupted"}.get(what, what)
 
 
 def name_of(event: Mapping[str, Any], names: Sequence[str]) -> str:

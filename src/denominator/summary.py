@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from denominator.errors import StoreError
 from denominator.masking import mask
 from denominator.tracking import Store, StoredRun, dataset_input, save_view, sweep_links
 from denominator.types import Estimate
@@ -111,7 +112,7 @@ def failures(result: Outcome) -> list[dict[str, str]]:
         reason = {
             "lost": "its process ended without a word" if not result.interrupted else "not started",
             "killed": "interrupted",
-            "not_started": "not started after an earlier failure (fail_fast=true)",
+            "not_started": f"not started: {event.get('error') or 'fail_fast=true'}",
         }.get(event["what"], event.get("error", ""))
         name = job.name if job is not None else event.get("name", f"job {number}")
         found.append({"what": event["what"], "name": name, "overrides": " ".join(overrides), "reason": mask(reason)})
@@ -230,7 +231,10 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
     for name in result.sent:
         out.print(f"recorded now, left over from an earlier start: {name}", soft_wrap=True)
     if runs:
-        out.print(ledger_text(runs[0], store), soft_wrap=True)
+        try:
+            out.print(ledger_text(runs[0], store), soft_wrap=True)
+        except StoreError as error:  # the table comes from the store itself and can still be shown
+            result.error = result.error or mask(str(error))
         out.print(table_of(runs))
         out.print(
             "* recall if a question without evidence counted as found: what hand-written helpers report", style="dim"
@@ -251,7 +255,8 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
                 out.print(f"    {failure['overrides']}", soft_wrap=True, style="dim")
         if idle:
             shown = ", ".join(idle[:5]) + (" …" if len(idle) > 5 else "")
-            why = "interrupted" if result.interrupted else "fail_fast=true"
+            said = next((f["reason"].partition(": ")[2] for f in bad if ": " in f["reason"] and f["name"] in idle), "")
+            why = "interrupted" if result.interrupted else said or "fail_fast=true"
             out.print(f"  {len(idle)} not started ({why}): {shown}", soft_wrap=True)
     if result.error:
         out.print(f"error: {result.error}", soft_wrap=True)

@@ -80,8 +80,9 @@ def _quiet() -> None:
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     import logging
 
-    for name in ("alembic", "mlflow", "mlflow.store.db.utils", "urllib3"):
+    for name in ("alembic", "mlflow", "urllib3"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs every error that we catch and tell
 
 
 def open_client(uri: str) -> Any:
@@ -360,6 +361,11 @@ class Store:
         if local is not None and local.is_dir():
             yield local
             return
+        if local is not None and run.recorded:
+            raise StoreError(
+                f"the artifacts of run {run.name!r} are gone: {local} is not there. The figures in the store are safe; "
+                "the outcomes are computed again by the same sweep with force=true, or put the folder back"
+            )
         with tempfile.TemporaryDirectory(prefix="denominator-") as folder:
             try:
                 self.client.download_artifacts(run.run_id, "", folder)
