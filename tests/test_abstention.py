@@ -688,3 +688,24 @@ def test_importing_the_module_loads_neither_scipy_nor_scikit_learn() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_questions_without_hits_are_part_of_their_class() -> None:
+    # Of 100 unanswerable questions 90 got no hit: a low score tells the other 10, but costs 25 of 100 answerable ones.
+    rows = [Scored(f"u{i:03d}", True, None, hits=False) for i in range(90)]
+    rows += [Scored(f"v{i:03d}", True, 0.2) for i in range(10)]
+    rows += [Scored(f"a{i:03d}", False, 0.1 if i % 4 == 0 else 0.9) for i in range(100)]
+    found = cross_fit(rows)
+    assert found.thresholds == (None,) * 5  # .10 gained, .25 lost
+    assert found.reason == "never_abstains"
+    assert found.decisions["u000"] is True
+    assert pick_threshold([0.1, 0.9], [0.2], sizes=(2, 10)).t is None
+    assert pick_threshold([0.1, 0.9], [0.2], sizes=(2, 1)).t == pytest.approx(0.55)
+
+
+def test_an_absent_class_is_named_even_where_nothing_was_decided() -> None:
+    rows = [Scored(f"a{i}", False, 0.5) for i in range(30)]
+    threshold = cross_fit(rows)
+    report = confusion([Row(False, None, None, r.id) for r in rows], threshold=threshold)
+    assert report.recall.reason == "no_unanswerable"
+    assert report.false_refusal_rate.reason == "too_few_per_class"

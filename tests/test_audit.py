@@ -256,3 +256,20 @@ def test_mlflow_rewards_returning_nothing() -> None:
         return list(recall_at_k(5).eval_fn(pd.Series(hits), pd.Series(targets)).scores)
 
     assert score([["d1"], [], []], [["d1"], ["x"], []]) == [1, 0, 1]
+
+
+def test_a_question_that_only_conventions_count_takes_nothing_from_the_corrected_value() -> None:
+    rows = [
+        AuditRow("answerable", True, 1.0),
+        AuditRow("answerable", True, 0.5),
+        AuditRow("partial", True, undefined=True),
+        AuditRow("unanswerable", False),
+    ]
+    report = audit_run(rows, reason="depth_below_k")
+    assert (report.r, report.n, report.naive_one, report.inflation, report.reason) == (0.75, 2, None, None, None)
+    assert report.conventions == ()
+    rows[0] = AuditRow("answerable", True, undefined=True)
+    assert (audit_run(rows, reason="depth_below_k").r, audit_run(rows, reason="depth_below_k").reason) == (
+        None,
+        "depth_below_k",
+    )

@@ -314,8 +314,8 @@ def confusion(
     pos, neg, n = tp + fn, fp + tn, tp + fn + fp + tn
 
     stopped = threshold.reason if threshold and not n and threshold.reason in STOPS else None
-    no_pos = None if pos else stopped or ("all_undecided" if u1 else "no_unanswerable")
-    no_neg = None if neg else stopped or ("all_undecided" if u0 else "no_answerable")
+    no_pos = None if pos else (stopped or "all_undecided") if u1 else "no_unanswerable"
+    no_neg = None if neg else (stopped or "all_undecided") if u0 else "no_answerable"
 
     clusters: list[str] | None = None
     if any(r.cluster is not None for r in rows):
@@ -429,11 +429,17 @@ class Picked:
     reason: str | None = None
 
 
-def pick_threshold(answerable: Sequence[float] | Floats, unanswerable: Sequence[float] | Floats) -> Picked:
+def pick_threshold(
+    answerable: Sequence[float] | Floats,
+    unanswerable: Sequence[float] | Floats,
+    *,
+    sizes: tuple[int, int] | None = None,
+) -> Picked:
     """The t of *abstain iff confidence < t* with the largest UAR − FRR (Youden's J).
 
     Candidates are −∞ and the midpoints of consecutive distinct confidences; differences are compared after rounding
     to 12 decimals, and ties take the smallest t. A class without confidences contributes 0. O(n log n).
+    `sizes` are those of the classes where some of their questions have no confidence because nothing was retrieved.
     A t that is fitted and reported on the same questions is not a result: see `cross_fit`.
 
     >>> pick_threshold([0.6, 0.8], [0.2, 0.4])
@@ -446,8 +452,9 @@ def pick_threshold(answerable: Sequence[float] | Floats, unanswerable: Sequence[
     if not np.isfinite(distinct).all():
         raise MeasurementError("bad_score", [str(x) for x in distinct[~np.isfinite(distinct)]])
     candidates = np.concatenate([[-np.inf], distinct[:-1] / 2 + distinct[1:] / 2])
-    gain = np.searchsorted(u, candidates, "left") / max(u.size, 1)
-    gain -= np.searchsorted(a, candidates, "left") / max(a.size, 1)
+    n_answerable, n_unanswerable = sizes or (a.size, u.size)
+    gain = np.searchsorted(u, candidates, "left") / max(n_unanswerable, 1)
+    gain -= np.searchsorted(a, candidates, "left") / max(n_answerable, 1)
     best = int(np.argmax(np.round(gain, 12)))  # the first maximum is the smallest t
     if best == 0:
         return Picked(None, 0.0, "never_abstains")
@@ -538,7 +545,7 @@ def cross_fit(rows: Iterable[Scored], *, folds: int = FOLDS, least: int = LEAST_
     """Decides every question with a threshold fitted on the other folds.
 
     Within each class questions are sorted by id; fold = position mod `folds`. Each fold's t is `pick_threshold` on the
-    others; questions without hits abstain at every t and take no part in fitting, failed ones stay undecided.
+    others; questions without hits abstain at every t and count in the size of their class, failed ones stay undecided.
     Refused with a reason instead of a value: some question has hits but no confidence (`no_confidence`), a class with
     fewer than `least` questions (`too_few_per_class`).
     Errors: `duplicate_question_ids`, `bad_score`.
@@ -552,10 +559,10 @@ def cross_fit(rows: Iterable[Scored], *, folds: int = FOLDS, least: int = LEAST_
         return _stopped("cross_fitted", ordered, "too_few_per_class", [])
 
     def fit(without: int | None) -> float | None:
-        kept = [
-            [r.confidence for i, r in enumerate(c) if i % folds != without and r.hits and not r.failed] for c in classes
-        ]
-        return pick_threshold(*[np.array(values, np.float64) for values in kept]).t
+        kept = [[r for i, r in enumerate(c) if i % folds != without and not r.failed] for c in classes]
+        answerable, unanswerable = ([r.confidence for r in c if r.hits and r.confidence is not None] for c in kept)
+        # Questions without hits abstain at every t: they move no candidate, but they are part of their class.
+        return pick_threshold(answerable, unanswerable, sizes=(len(kept[0]), len(kept[1]))).t
 
     thresholds = tuple(fit(fold) for fold in range(folds))
     used = {r.id: thresholds[i % folds] for c in classes for i, r in enumerate(c)}

@@ -130,6 +130,7 @@ class AuditRow:
     value: float = 0.0
     status: Status = "ok"
     retrieved: int | None = None
+    undefined: bool = False
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -158,10 +159,11 @@ def audit_run(
     """The audit of a run: the naive conventions look only at whether the gold list is empty, r at the labels.
 
     A row is an `AuditRow` or a triple (state, has gold, value). r is the mean over the state `answerable`; `drop` is
-    the mean over every question with gold, whatever its label. `reason` says that the metric is undefined for this
-    run: then no value is given. `missing_label_is_miss` scores 0 for an empty list without a deliberate
-    `unanswerable` label, and skips those that have one. What depends on the number of hits is left out where that
-    number is not known for every question without gold.
+    the mean over every question with gold, whatever its label. `reason` says that the metric is undefined for one of
+    them: then no convention has a value, and r has one only if no eligible question is undefined.
+    `missing_label_is_miss` scores 0 for an empty list without a deliberate `unanswerable` label, and skips those that
+    have one. What depends on the number of hits is left out where that number is not known for every question
+    without gold.
 
     >>> a = audit_run([("answerable", True, 1), ("answerable", True, 0), ("unanswerable", False, 0)])
     >>> a.r, a.n, round(a.naive_one, 4), round(a.from_empty, 4), a.from_labels
@@ -173,8 +175,12 @@ def audit_run(
     seen, empty = len(every), sum(not row.has_gold for row in every)
     u = empty / seen if seen else None
     if reason is not None:
+        # Undefined for a question that only the conventions would count takes nothing from the corrected value.
+        whole = not any(row.undefined for row in every if row.state == "answerable")
+        r = _mean(eligible) if whole else None
+        why = None if r is not None else reason if eligible else "no_eligible"
         return AuditReport(
-            None, len(eligible), seen, empty, u, None, None, None, None, None, None, reason=reason, metric=metric
+            r, len(eligible), seen, empty, u, None, None, None, None, None, None, reason=why, metric=metric
         )
     r, drop, total = _mean(eligible), _mean(listed), math.fsum(listed)
 
@@ -224,10 +230,11 @@ def audit_rows(outcomes: Iterable[Outcome], metric: str) -> tuple[tuple[AuditRow
     rows, reasons = [], []
     for o in outcomes:
         value = o.values.get(metric)
-        if not o.empty_gold and value is None and o.status not in {"failed", "missing"}:
+        undefined = not o.empty_gold and value is None and o.status not in {"failed", "missing"}
+        if undefined:
             reasons.append(o.reasons.get(metric, "no_eligible"))
         retrieved = None if o.status in {"failed", "missing"} else o.n_hits  # `error` may speak of an answer
-        rows.append(AuditRow(o.state, not o.empty_gold, value or 0.0, o.status, retrieved))
+        rows.append(AuditRow(o.state, not o.empty_gold, value or 0.0, o.status, retrieved, undefined))
     return tuple(rows), min(reasons, default=None)
 
 
