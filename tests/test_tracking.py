@@ -21,6 +21,7 @@ from denominator.errors import ConfigError, StoreError
 from denominator.evaluation import Summary, evaluate, summarize
 from denominator.masking import forget, mask, remember
 from denominator.pipeline import DatasetFacts
+from denominator.records import SCHEMA_VERSION
 from denominator.tracking import (
     Store,
     default_uri,
@@ -30,11 +31,14 @@ from denominator.tracking import (
     slice_key,
     slice_of,
     spell,
+    to_frame,
     unspell,
 )
 from denominator.tracking.facts import alive, owner, process_tags
+from denominator.tracking.reading import UPGRADES, upgraded
 from denominator.tracking.spelling import METRIC_LIMIT, param_text, shortened
 from denominator.tracking.store import retry
+from denominator.tracking.views import KEPT, newest_view, save_view, varying
 from denominator.types import (
     Estimate,
     Evidence,
@@ -282,16 +286,67 @@ def test_same_outcomes_same_bytes(tmp_path: Path) -> None:
             assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes(), file
 
 
-def test_search_words_of_mlflow_work(store: Store) -> None:
-    run_id = store.log_cell(make("3" * 64), "sweep3")  # type: ignore[arg-type]
-    for query in (
-        "metrics.recall_at_5 > 0.7 and tags.recorded = 'true'",
-        "params.chunker = 'fixed'",
-        "params.`chunker.size` = '128'",
-        "dataset.name = 'tiny'",
-        "tags.`sweep.sweep3` = 'true'",
-    ):
-        assert run_id in [r.run_id for r in store.search(query)], query
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("metrics.recall_at_5 > 0.7 and tags.recorded = 'true'", True),
+        ("metrics.recall_at_5 > 0.8 and tags.recorded = 'true'", False),
+        ("params.\"chunker\" = 'fixed'", True),
+        ("params.\"chunker\" = 'sentences'", False),
+        ("params.`chunker.size` = '128'", True),
+        ("dataset.name = 'tiny'", True),
+        ("dataset.context = 'evaluation' and dataset.name = 'tiny'", True),
+        ("dataset.name = 'huge'", False),
+        ("metrics.`recall_at_5__slice.type.how-to :28:v2:29::2c: 50:25:` > 0.7", True),
+        ("metrics.coverage_at_b2000 < 2", False),  # undefined: no number that a filter could match
+        ("tags.`undefined.coverage_at_b2000` = 'no_spans'", True),
+        ("tags.`sweep.sweep3` = 'true'", True),
+    ],
+)
+def test_search_words_of_mlflow_work(store: Store, query: str, found: bool) -> None:
+    known = store.recorded(["3" * 64])
+    run_id = known.get("3" * 64) or store.log_cell(make("3" * 64), "sweep3")  # type: ignore[arg-type]
+    assert (run_id in [r.run_id for r in store.search(query)]) is found
+
+
+def test_few_metrics_in_an_order_that_begins_with_the_headline(store: Store) -> None:
+    result = make("31" * 32)
+    run_id = store.log_cell(result, "sweep31")  # type: ignore[arg-type]
+    keys = [k for (k,) in rows(store, "select key from latest_metrics where run_uuid = ? order by rowid", run_id)]
+    first = ["recall_at_5", "recall_at_5__ci_low", "recall_at_5__ci_high", "recall_at_5__n"]
+    assert keys[:4] == first  # what MLflow's page and its comparison plots begin with
+    assert {"recall_at_1", "recall_at_1__n", "eligible_n", "mrr_at_5", "precision_at_5", "abstention_recall"} <= set(
+        keys
+    )
+    assert not {"mrr_at_1", "precision_at_1", "hit_at_1"} & set(keys)  # one K of each family; all are in the table
+    folder = store.out / "artifacts" / run_id / "artifacts"
+    table = json.loads((folder / "metrics_table.json").read_text(encoding="utf-8"))
+    assert table["columns"][:3] == ["metric", "value", "n"]
+    values = {row[0]: row[1:3] for row in table["data"]}
+    assert values["recall@5"] == [0.7143, 7]
+    assert values["mrr@1"] == [0.7143, 7]
+    assert values["recall@5, type = near miss"] == ["empty_slice", 0]
+    assert values["coverage@b2000"] == ["no_spans", 0]
+    assert set(result.summary.metrics) <= set(values)
+    params = dict(rows(store, "select key, value from params where run_uuid = ?", run_id))
+    assert {"ks", "budget", "pool", "eligibility"} <= set(params)
+    assert not {"alpha", "seed", "margin", "baseline", "aggregation"} & set(params)  # defaults: in cell.json
+    assert params["threshold"] == "0.5"  # not the default
+
+
+def test_the_question_table_is_bounded_and_marks_what_holds_evidence() -> None:
+    from denominator.tracking import question_table
+
+    gold = ((Evidence("a", 10, 20),),)
+    hits = (Hit("a#1", "a", 3.0, 0, 10), Hit("a#2", "a", 2.0, 15, 30), Hit("b#1", "b", 1.0, 0, 5))
+    one = Outcome("q", "answerable", "answerable", "ok", "?", gold, hits, 3, {"recall@5": 1.0})
+    many = [replace(one, id=f"q{i:04d}") for i in range(1_200)]
+    table = question_table(many, Plan(), "recall@5", {"a": "0123456789abcdefghij" * 2, "b": "bbbbb"})
+    assert len(table["data"]) == 1_000
+    lines = table["data"][0][table["columns"].index("retrieved")].splitlines()
+    assert [line[:4] for line in lines] == ["~ 1.", "✓ 2.", "· 3."]
+    assert lines[1].endswith("fghij0123456789")
+    assert table["data"][0][table["columns"].index("mrr@10")] == "not scored"
 
 
 def test_read_back_gives_the_same_outcomes(store: Store) -> None:
@@ -444,6 +499,226 @@ def test_deleted_experiments_are_named(tmp_path: Path, store: Store) -> None:
 def test_a_very_long_experiment_name_is_shortened(store: Store) -> None:
     other = Store.open(store.uri, "e" * 600, store.out)
     assert "shortened: 600 characters" in other.experiment
+
+
+# ------------------------------------------------------------------ as a table, as a view
+
+
+def test_outcomes_as_a_data_frame(store: Store) -> None:
+    store.log_cell(make("f1" * 32, name="one"), "sweepf")  # type: ignore[arg-type]
+    other = make("f2" * 32, name="two", params={"chunker": "sentences", "chunker.size": 128})
+    store.log_cell(other, "sweepf")  # type: ignore[arg-type]
+    frame = to_frame(load_sweep("sweepf", store=store))
+    assert len(frame) == 16
+    assert list(frame.columns[:3]) == ["run", "run_id", "param.chunker"]
+    assert "param.chunker.size" not in frame  # the same everywhere
+    eligible = frame[frame.state == "answerable"].groupby("run")["recall@5"].agg(["mean", "count"])
+    assert eligible["mean"].tolist() == pytest.approx([5 / 7, 5 / 7])
+    assert eligible["count"].tolist() == [7, 7]
+    unanswerable = frame[frame.state == "unanswerable"]
+    assert unanswerable["recall@5"].isna().all()  # not 0, not 1
+    assert frame["tag.type"].tolist()[:1] == ["how-to (v2), 50%"]
+    assert list(to_frame(load_sweep("sweepf", store=store), metrics=["recall@1"]).filter(regex="@")) == ["recall@1"]
+    assert to_frame([]).empty
+
+
+def view_of(store: Store, sweep_id: str) -> dict[str, Any]:
+    tags = store.client.get_experiment(store.experiment_id).tags
+    made: dict[str, Any] = json.loads(tags[f"mlflow.sharedViewState.{sweep_id}"])
+    return made
+
+
+def test_a_sweeps_view_has_the_columns_that_tell_cells_apart(store: Store) -> None:
+    for i, chunker in enumerate(("fixed", "sentences")):
+        made = make(
+            f"f{i + 3}" * 32, name=chunker, params={"chunker": chunker, "chunker.size": 128, "reranker": "none"}
+        )
+        store.log_cell(made, "sweepv")  # type: ignore[arg-type]
+    runs = store.cells("sweepv")
+    assert varying(runs) == ["chunker"]
+    assert save_view(store, "sweepv", "two cells", runs)
+    made = view_of(store, "sweepv")
+    assert made["name"] == "two cells · sweepv"
+    state = json.loads(made["state"])
+    assert {k: made[k] for k in state} == state  # older pages read the fields, newer ones the text
+    assert state["orderByKey"] == "metrics.`recall_at_5`"
+    assert state["selectedColumns"][:3] == ["attributes.`Dataset`", "metrics.`recall_at_5`", "metrics.`recall_at_5__n`"]
+    assert state["selectedColumns"][-1] == "params.`chunker`"
+    assert len(store.search(state["searchFilter"])) == 2
+    assert {c["metricKey"] for c in state["compareRunCharts"] if c["type"] == "BAR"} >= {"recall_at_5"}
+    assert newest_view(store.out, store.uri, store.experiment) is not None
+
+
+def test_a_setting_that_only_some_choices_have_is_no_column() -> None:
+    def run(**params: str) -> Any:
+        return type("Run", (), {"params": params})()
+
+    bm25, static = run(embedder="bm25", **{"embedder.k1": "1.5"}), run(embedder="static", **{"embedder.size": "256"})
+    assert varying([bm25, static]) == ["embedder"]
+    other = run(embedder="bm25", **{"embedder.k1": "0.9"})
+    assert varying([bm25, static, other]) == ["embedder", "embedder.k1"]
+    assert varying([bm25]) == []
+
+
+def test_old_views_of_ours_go_and_a_persons_own_stay(store: Store) -> None:
+    other = Store.open(store.uri, "views", store.out)
+    other.client.set_experiment_tag(
+        other.experiment_id, "mlflow.sharedViewState.mine", '{"name": "mine", "state": "{}"}'
+    )
+    other.log_cell(make("f7" * 32), "s0")  # type: ignore[arg-type]
+    runs = other.cells("s0")
+    for i in range(KEPT + 2):
+        assert save_view(other, f"s{i}", "a sweep", runs)
+        time.sleep(0.002)  # the time of creation decides, in milliseconds
+    tags = other.client.get_experiment(other.experiment_id).tags
+    kept = [k.removeprefix("mlflow.sharedViewState.") for k in tags if k.startswith("mlflow.sharedViewState.")]
+    assert sorted(kept) == sorted(["mine", *(f"s{i}" for i in range(2, KEPT + 2))])
+
+
+def test_without_a_view_everything_else_works(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> None:
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(store.client, "set_experiment_tag", refused)
+    assert not save_view(store, "x", "x", store.search(limit=1))
+    assert newest_view(store.out / "nowhere", None, None) is None
+
+
+def test_a_new_experiment_opens_on_its_runs(store: Store) -> None:
+    tags = store.client.get_experiment(store.experiment_id).tags
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
+    assert "sweep_id" in tags["mlflow.note.content"]
+
+
+def test_the_verdict_stands_above_the_description_once(store: Store) -> None:
+    run_id = store.start_sweep("sweepw", "a sweep")
+    store.log_sweep(run_id, note="the ledger\n\nthe table", cells=[])
+    for sentence in ("nothing\ncan be told", "a is better than b"):
+        run = store.sweep("sweepw")
+        assert run is not None
+        store.lead(run, sentence)
+    run = store.sweep("sweepw")
+    assert run is not None
+    assert run.tags["mlflow.note.content"] == "**Verdict.** a is better than b\n\nthe ledger\n\nthe table"
+
+
+# ------------------------------------------------------------------ runs of other versions and of other people
+
+OLD = Path(__file__).parent / "data" / "run_schema_1"
+
+
+def old_run(store: Store) -> str:
+    """The stored run of schema 1 put into a store as it was written then."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    made = json.loads((OLD / "run.json").read_text(encoding="utf-8"))
+    run = store.client.create_run(store.experiment_id, run_name=made["name"])
+    store.client.log_batch(
+        run.info.run_id,
+        [Metric(k, v, 0, 0) for k, v in made["metrics"].items()],
+        [Param(k, v) for k, v in made["params"].items()],
+        [RunTag(k, v) for k, v in made["tags"].items()],
+    )
+    for file in OLD.iterdir():
+        if file.name != "run.json":
+            store.client.log_artifact(run.info.run_id, str(file))
+    store.client.set_terminated(run.info.run_id)
+    return str(run.info.run_id)
+
+
+def test_a_run_of_schema_1_is_read_verified_and_reused(store: Store) -> None:
+    from denominator.deciding import verify
+
+    other = Store.open(store.uri, "old", store.out)
+    run_id = old_run(other)
+    (cell,) = load_sweep("oldsweep", store=other)
+    assert cell.tags["schema_version"] == "1"
+    assert tuple(cell.outcomes) == make().outcomes
+    assert cell.metrics["mrr_at_1"] == pytest.approx(5 / 7)  # which schema 2 no longer logs
+    assert verify(cell).metrics["recall@5"].value == pytest.approx(5 / 7)
+    assert other.recorded([cell.cell_key]) == {cell.cell_key: run_id}  # not computed again
+    assert to_frame([cell])["recall@5"].count() == 7
+    assert other.bury() == 0
+    assert save_view(other, "oldsweep", "old", other.cells("oldsweep"))
+    left = other.start_cell("half", "0a" * 32, "s")  # a half run that schema 1 left: three tags for its process
+    other.client.delete_tag(left, "process")
+    for key, value in {"host": socket.gethostname(), "pid": "999999999", "process_started": "1"}.items():
+        other.client.set_tag(left, key, value)
+    assert other.bury() == 1
+    assert other.start_cell("half", "0a" * 32, "s") == left
+
+
+def test_every_older_schema_has_a_way_up() -> None:
+    assert set(UPGRADES) == set(range(1, SCHEMA_VERSION))
+    cell = json.loads((OLD / "cell.json").read_text(encoding="utf-8"))
+    assert upgraded(cell)["schema_version"] == SCHEMA_VERSION
+    assert upgraded(upgraded(cell)) == upgraded(cell)
+
+
+def test_a_run_of_a_newer_schema_is_refused_with_the_way_out(store: Store) -> None:
+    run_id = store.log_cell(make("f8" * 32), "sweepn")  # type: ignore[arg-type]
+    store.client.set_tag(run_id, "schema_version", str(SCHEMA_VERSION + 1))
+    with pytest.raises(StoreError, match=r"newer one wrote it; pip install --upgrade denominator"):
+        load_sweep("sweepn", store=store)
+
+
+def test_foreign_runs_in_our_experiment_are_left_out(store: Store) -> None:
+    other = Store.open(store.uri, "shared with others", store.out)
+    ours = other.log_cell(make("f9" * 32, name="a name"), "s")  # type: ignore[arg-type]
+    plain = other.client.create_run(other.experiment_id, run_name="a name").info.run_id  # the same name
+    other.client.log_metric(plain, "recall_at_5", 0.99)
+    tagged = other.client.create_run(other.experiment_id, run_name="x", tags={"kind": "cell", "recorded": "true"})
+    assert [c.run_id for c in other.cells("s")] == [ours]
+    assert [c.run_id for c in load_sweep("s", store=other)] == [ours]
+    assert other.recorded([make("f9" * 32).cell_key, "", "x", "y", "z"]) == {"f9" * 32: ours}
+    assert other.sweeps() == []
+    assert other.bury() == 0
+    for run_id in (plain, tagged.info.run_id):
+        run = other.client.get_run(run_id)
+        assert run.info.status == "RUNNING"
+        assert "attempt" not in run.data.tags
+
+
+def test_a_foreign_run_with_our_tags_but_without_our_files_is_named(store: Store) -> None:
+    other = Store.open(store.uri, "imitated", store.out)
+    tags = {"kind": "cell", "recorded": "true", "incomplete": "false", "cell_key": "k", "sweep_id": "s"}
+    run = other.client.create_run(other.experiment_id, run_name="imitation", tags=tags | {"sweep.s": "true"})
+    other.client.log_text(run.info.run_id, "something", "note.txt")
+    with pytest.raises(StoreError, match=r"'imitation' .*cannot be read.*force=true"):
+        load_sweep("s", store=other)
+
+
+def test_an_experiment_of_that_name_is_used_whoever_made_it(store: Store) -> None:
+    made = store.client.create_experiment("taken", tags={"team": "search"})
+    other = Store.open(store.uri, "taken", store.out)
+    assert other.experiment_id == made
+    assert store.client.get_experiment(made).tags == {"team": "search"}  # nothing of theirs is changed
+
+
+def test_an_artifact_root_that_cannot_be_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    blank_store(out)
+    store = Store.open(default_uri(out), "x", out)
+    (out / "artifacts").write_text("a file in place of the folder", encoding="utf-8")
+    with pytest.raises(StoreError, match=r"artifact folder cannot be written.*safe in .*next start records them"):
+        store.log_cell(make("ad" * 32), "s")  # type: ignore[arg-type]
+    (out / "artifacts").unlink()
+    assert store.send_pending() == ["fixed · bm25 · none"]
+    assert len(load_sweep("s", store=store)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("API request failed with error code 401 != 200", "MLFLOW_TRACKING_USERNAME"),
+        ("API request failed with error code 403 != 200. Permission denied", "permissions"),
+        ("HTTPConnectionPool: Max retries exceeded with url: /api", "is the server running"),
+    ],
+)
+def test_refusals_of_a_server_say_what_to_do(text: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("denominator.tracking.store.time.sleep", lambda _: None)
+    with pytest.raises(StoreError, match=hint):
+        retry(lambda: (_ for _ in ()).throw(RuntimeError(text)), what="opening")
 
 
 # ------------------------------------------------------------------ several processes at once
