@@ -14,7 +14,7 @@ from typing import Any
 from denominator.types import Evidence, Group, Hit, Ledger, Outcome, Plan
 
 SCHEMA_VERSION = 2
-"""The form of a recorded run. 1: every figure was an MLflow metric, a process had three tags. Runs of 1 are still read."""
+"""The form of a recorded run. 1: every figure was an MLflow metric, a process had three tags; such runs are read."""
 
 
 def dumps(value: Any) -> str:
