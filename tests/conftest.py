@@ -33,3 +33,8 @@ def shared_path(name: str = "") -> Path:
 @pytest.fixture
 def shared() -> Path:
     return shared_path()
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Values whose text holds a memory address are named by position, so that every worker collects the same names."""
+    return argname if " at 0x" in repr(val) and not hasattr(val, "__name__") else None

@@ -397,7 +397,7 @@ class Piece:
         {"text": "two", "start": 4, "end": 7},
         {"text": "two", "start_index": 4},
         {"start": 4, "end": 7},
-        Piece("two", 4),
+        pytest.param(Piece("two", 4), id="object"),
     ],
     ids=repr,
 )
