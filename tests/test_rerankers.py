@@ -125,8 +125,9 @@ def test_maxsim_bits_do_not_depend_on_tables_or_threads(monkeypatch):
     from denominator.retrievers import late
 
     found = []
-    for limit, threads in ((10**9, 1), (10**9, 2), (0, 1), (0, 2)):
-        monkeypatch.setattr(late, "TABLE_NUMBERS", limit)
+    for limit, tokens, threads in ((10**9, 256, 1), (10**9, 3, 2), (0, 1, 1), (0, 256, 2)):
+        monkeypatch.setattr(late, "POOL_TOKENS", limit)
+        monkeypatch.setattr(late, "TOKENS_PER_BLOCK", tokens)
         bench = make_bench(CORPUS, QUESTIONS, cache=Cache(None))
         before, _ = bench.ranked(Static())
         with threads_limited(threads):

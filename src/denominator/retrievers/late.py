@@ -8,7 +8,8 @@ or with the whole corpus.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,10 +20,11 @@ from denominator.errors import ConfigError
 from denominator.retrievers.bench import Bench
 from denominator.retrievers.static import DIMENSIONS, Bags, chunk_bags, static_model
 from denominator.retrievers.table import Queries, Ranked, ranked_of, rounded
+from denominator.retrievers.threads import threads_limited
 from denominator.types import Floats, Int32s, Ints
 
-TABLE_NUMBERS = 40_000_000
-"""Similarity tables up to this many numbers are kept for all questions at once, larger ones are made in blocks."""
+POOL_TOKENS = 6_000_000
+"""Pools are scored together until their chunks have so many tokens."""
 SCORES_PER_BLOCK = 8_000_000
 TOKENS_PER_BLOCK = 256
 
@@ -133,33 +135,60 @@ def pool_scores(bench: Bench, queries: Queries, offsets: Ints, unit: Int32s, dim
     """Scores of the chunks `unit[offsets[i]:offsets[i+1]]` with question i; 0 where either has no token."""
     space, corpus = token_space(bench, dimensions), chunk_tokens(bench)
     bags = static_model().bags(queries.texts)
-    wanted = np.unique(bags.tokens).astype(np.int64)
-    known = None
-    if queries.kept and len(wanted) * len(corpus.vocabulary) <= TABLE_NUMBERS:
-        key = f"maxsim:{dimensions}:{queries.key}"
-        known = bench.cache.once(key, lambda: Similarities(space, wanted), lambda _: 4 * TABLE_NUMBERS)
-        known.cover(corpus.vocabulary)
+    vocabulary = corpus.vocabulary
+    if len(queries) == 1:  # a pool's own tokens give the same numbers as those of the whole corpus: sums are exact
+        vocabulary = np.flatnonzero(np.bincount(corpus.tokens(unit)[0], minlength=space.size))
+    columns = space.vectors(vocabulary).T
+    place = np.full(space.size, -1, np.int64)
+    place[vocabulary] = np.arange(len(vocabulary))
     scores = np.zeros(len(unit))
-    for i in range(len(offsets) - 1):
-        a, b = offsets[i], offsets[i + 1]
+    pools: list[Pool] = []
+    held = 0
+    for i in range(len(queries)):
+        a, b = int(offsets[i]), int(offsets[i + 1])
         tokens = bags.tokens[bags.offsets[i] : bags.offsets[i + 1]].astype(np.int64)
-        if a == b or not len(tokens):
-            continue
         found, starts, filled = corpus.tokens(unit[a:b])
-        if not len(found):
-            continue
-        # A pool's own tokens give the same numbers as the table for everything: the sums are exact.
-        table = known or Similarities(space, tokens)
-        if known is None:
-            table.cover(np.flatnonzero(np.bincount(found, minlength=space.size)))
-        columns = table.place[found].astype(np.int64)
-        weights = corpus.idf(tokens) * bags.counts[bags.offsets[i] : bags.offsets[i + 1]]
-        # Token after token in float64: the order of the sum never changes.
-        total = np.zeros(len(starts))
-        for weight, line in zip(weights, np.searchsorted(table.wanted, tokens).tolist(), strict=True):
-            total += weight * np.maximum.reduceat(table.table[line].take(columns), starts)
-        scores[a + filled] = total / (space.scale**2 * weights.sum())
+        if len(tokens) and len(found):
+            weights = corpus.idf(tokens) * bags.counts[bags.offsets[i] : bags.offsets[i + 1]]
+            pools.append(Pool(tokens, weights, place[found], starts, a + filled))
+            held += len(found)
+        if held > POOL_TOKENS or i == len(queries) - 1:
+            # One thread: products are small beside what is gathered from them, and other cells want the cores too.
+            with threads_limited(1) if len(queries) > 1 else contextlib.nullcontext():
+                _fill(scores, pools, space, columns)
+            pools, held = [], 0
     return scores
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """A question's tokens with their weights, and the tokens of its chunks: as columns, where each chunk begins."""
+
+    tokens: Ints
+    weights: Floats
+    columns: Ints
+    starts: Ints
+    filled: Ints
+
+
+def _fill(scores: Floats, pools: Sequence[Pool], space: TokenSpace, columns: npt.NDArray[np.float32]) -> None:
+    """Writes the scores of these pools. Each distinct token's row of similarities is made once and used by all."""
+    totals = [np.zeros(len(pool.starts)) for pool in pools]
+    tokens = np.concatenate([pool.tokens for pool in pools]) if pools else np.empty(0, np.int64)
+    owner = np.repeat(np.arange(len(pools)), [len(pool.tokens) for pool in pools])
+    weights = np.concatenate([pool.weights for pool in pools]) if pools else np.empty(0)
+    by_token = np.argsort(tokens, kind="stable")
+    distinct, first = np.unique(tokens[by_token], return_index=True)
+    edges = np.append(first, len(tokens)).tolist()
+    for a in range(0, len(distinct), TOKENS_PER_BLOCK):
+        table = space.vectors(distinct[a : a + TOKENS_PER_BLOCK]) @ columns
+        for j, line in enumerate(table, a):
+            # A question's tokens come in ascending order, in float64: the order of its sum never changes.
+            for at in by_token[edges[j] : edges[j + 1]].tolist():
+                pool = pools[owner[at]]
+                totals[owner[at]] += weights[at] * np.maximum.reduceat(line.take(pool.columns), pool.starts)
+    for pool, total in zip(pools, totals, strict=True):
+        scores[pool.filled] = total / (space.scale**2 * pool.weights.sum())
 
 
 def token_space(bench: Bench, dimensions: int) -> TokenSpace:
@@ -200,23 +229,6 @@ class TokenSpace:
             self.all[new] = np.rint(unit * self.scale)
             self.made[new] = True
         return self.all[tokens]
-
-
-class Similarities:
-    """Cosine × scale² of some tokens (rows, ascending) with others (columns, in the order in which they came)."""
-
-    def __init__(self, space: TokenSpace, wanted: Ints) -> None:
-        self.space, self.wanted = space, wanted
-        self.table = np.empty((len(wanted), 0), np.float32)
-        self.place = np.full(space.size, -1, np.int32)
-
-    def cover(self, vocabulary: Ints) -> None:
-        """Adds the columns that are missing. Chunkers share most of a corpus's tokens."""
-        new = vocabulary[self.place[vocabulary] < 0]
-        if len(new):
-            self.place[new] = self.table.shape[1] + np.arange(len(new))
-            more = self.space.vectors(self.wanted) @ self.space.vectors(new).T
-            self.table = np.concatenate((self.table, more), axis=1) if self.table.size else more
 
 
 class ChunkTokens:
