@@ -60,11 +60,11 @@ data = Dataset("large", documents, questions, dataset_hash(questions), corpus_ha
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 class Part:
     def load(self): return data
-clock = time.perf_counter()
+clock, busy = time.perf_counter(), time.process_time()
 result = run_cell(Cell("large", {}, Part(), WholeDocument(), Static(256), NoRerank(), latency=Latency(10, 1, 1)),
                   Cache(out), dataset=data)
 print(json.dumps({
-    "n": n, "making": made, "wall": time.perf_counter() - clock, "before_mb": before,
+    "n": n, "making": made, "wall": time.perf_counter() - clock, "cpu": time.process_time() - busy, "before_mb": before,
     "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     "stages": {t.stage: t.seconds_now for t in result.timings},
     "recall@5": result.summary.metrics["recall@5"].value,
@@ -105,7 +105,7 @@ def child(arguments: list[str]) -> None:
     def run_cell(*args: Any, **kwargs: Any) -> Any:
         begun = time.perf_counter()
         found = inner(*args, **kwargs)
-        spent["cells"] += time.perf_counter() - begun
+        spent["in cells"] += time.perf_counter() - begun
         results.append(found)
         return found
 
@@ -138,7 +138,7 @@ def child(arguments: list[str]) -> None:
                 "stage_work": work,
                 "unique": sum(unique.values()),
                 "distinct": len(unique),
-                "evaluation": spent["cells"] - work,
+                "evaluation": spent["in cells"] - work,
                 "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
                 **spent,
             }
@@ -208,7 +208,7 @@ def grid(experiment: str, separate: int, out: Path) -> None:
 
 def large(sizes: list[int], out: Path) -> None:
     """The whole cell over n chunks of 256 dimensions; each size in a process of its own."""
-    print(f"{'chunks':>9} {'wall':>8} {'peak':>8} {'before':>8}   stages ({load()})")
+    print(f"{'chunks':>9} {'wall':>8} {'CPU':>8} {'peak':>8} {'before':>8}   stages ({load()})")
     for n in sizes:
         env = {k: v for k, v in os.environ.items() if not k.startswith("DENOMINATOR_")}
         folder = out / str(n)
@@ -218,7 +218,8 @@ def large(sizes: list[int], out: Path) -> None:
             raise SystemExit(done.stderr[-3000:])
         found = json.loads(done.stdout)
         stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in found["stages"].items() if seconds >= 0.01)
-        print(f"{n:>9,} {found['wall']:>6.1f} s {found['peak_mb']:>5.0f} MB {found['before_mb']:>5.0f} MB   {stages}")
+        row = f"{n:>9,} {found['wall']:>6.1f} s {found['cpu']:>6.1f} s {found['peak_mb']:>5.0f} MB"
+        print(f"{row} {found['before_mb']:>5.0f} MB   {stages}")
         print(f"          recall@5 {found['recall@5']:.3f}, {found['latency_ms']:.1f} ms a question", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
 

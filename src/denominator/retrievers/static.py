@@ -58,6 +58,9 @@ class _Numbers(dict[str, int]):
         return number
 
 
+VECTORS_PER_BLOCK = 16_384
+
+
 class StaticModel:
     """The table of token vectors and its tokenizer."""
 
@@ -163,13 +166,21 @@ class StaticModel:
         )
 
     def vectors(self, bags: Bags, dimensions: int, what: str) -> Vectors:
-        """Mean of the token vectors, scaled to length 1. Only directions matter, so the sum will do."""
+        """Mean of the token vectors, scaled to length 1. Only directions matter, so the sum will do.
+
+        In blocks of texts, because sums are float64: the same bits as at once, and memory for the float32 result alone.
+        """
         from scipy.sparse import csr_matrix
 
         used, columns = np.unique(bags.tokens, return_inverse=True)
         table = np.ascontiguousarray(self.table[used, :dimensions], np.float64)
         counts = csr_matrix((bags.counts.astype(np.float64), columns, bags.offsets), shape=(len(bags), len(used)))
-        return unit_vectors(counts @ table if len(used) else np.zeros((len(bags), dimensions)), what)
+        made = np.zeros((len(bags), dimensions), np.float32)
+        for start in range(0, len(bags) if len(used) else 0, VECTORS_PER_BLOCK):
+            made[start : start + VECTORS_PER_BLOCK] = unit_vectors(
+                counts[start : start + VECTORS_PER_BLOCK] @ table, what
+            )
+        return made
 
 
 @lru_cache(maxsize=1)
