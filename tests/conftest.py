@@ -38,3 +38,9 @@ def shared() -> Path:
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
     """Values whose text holds a memory address are named by position, so that every worker collects the same names."""
     return argname if " at 0x" in repr(val) and not hasattr(val, "__name__") else None
+
+
+@pytest.fixture(autouse=True)
+def _no_store_from_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mlflow.set_tracking_uri` writes the environment, which would send later tests of the same process elsewhere."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
