@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -14,7 +16,8 @@ from denominator.retrievers import dense
 from tests.test_pipeline import cell, lines
 from tests.test_retrievers import CORPUS, QUESTIONS, make_bench, rankings
 
-pytest.importorskip("usearch", reason="needs the extra ann")
+if find_spec("usearch") is None:
+    pytest.skip("needs the extra ann", allow_module_level=True)
 
 MANY = [" ".join(np.random.default_rng(i).choice(" ".join(CORPUS).split(), 4 + i % 11)) for i in range(700)]
 ASKED = [" ".join(np.random.default_rng(9000 + i).choice(" ".join(CORPUS).split(), 3)) for i in range(60)] + [
@@ -138,3 +141,16 @@ def test_the_exact_search_is_what_recall_is_measured_against(monkeypatch):
     monkeypatch.setattr(approximate, "search", watched)
     make_bench(MANY, ASKED, depth=20).ranked(Approximate(sample=7))
     assert seen == [(7, 20)]
+
+
+def test_a_graph_and_a_transformer_live_in_one_process():
+    """One release of usearch, imported before onnxruntime, ends the process with a segmentation fault."""
+    pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    code = (
+        "from tests.test_retrievers import CORPUS, QUESTIONS, make_bench;"
+        "from denominator.embedders import Approximate, Onnx;"
+        "bench = make_bench(CORPUS, QUESTIONS, depth=5);"
+        "bench.ranked(Approximate()); bench.ranked(Onnx()); print('alive')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "alive"

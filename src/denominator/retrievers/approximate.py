@@ -7,6 +7,7 @@ the same vectors give the same graph. Its recall is measured on the run's own qu
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -94,6 +95,9 @@ class Approximate:
 
 
 def _library() -> Any:
+    # One release of usearch, imported first, makes a later import of onnxruntime end the process.
+    with contextlib.suppress(ImportError):
+        import onnxruntime  # noqa: F401
     try:
         from usearch.index import Index
     except ImportError as error:
