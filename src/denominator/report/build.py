@@ -302,7 +302,10 @@ def _split(ranking: Ranking | None, runs: Mapping[str, RecordedRun]) -> tuple[tu
         facts = runs[row.run_id].facts
         share = facts.get("split_evidence")
         if share is not None:
-            found.setdefault(row.params.get("chunker", row.name), (share, facts.get("coverage_ceiling")))
+            # The first part of a cell's name is the choice of chunker; its class alone would merge two sizes.
+            chunker, several, _ = row.name.partition(" · ")
+            label = chunker if several else row.params.get("chunker", row.name)
+            found.setdefault(label, (share, facts.get("coverage_ceiling")))
     return tuple((name, share, ceiling) for name, (share, ceiling) in sorted(found.items()))
 
 
