@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
-.PHONY: help env demo test ci lint types contracts quick services slow pythons wheel bench study ui clean
+.PHONY: help env demo test ci lint types contracts quick services slow pythons wheel mlflow-range pictures bench study ui clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -54,13 +54,20 @@ slow: $(VENV)/.dev
 services: $(VENV)/.dev
 	@bash .ci/services
 
-ci: services slow pythons wheel ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment
+ci: services slow pythons wheel mlflow-range ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment
 
 pythons: $(VENV)/.dev
 	@bash .ci/pythons
 
 wheel: $(VENV)/.dev
 	@bash .ci/wheel
+
+mlflow-range: $(VENV)/.dev
+	@bash .ci/mlflow-range
+
+pictures: $(VENV)/.dev ## the pictures of docs/mlflow.md from the demo sweep (Chromium, Node.js with playwright-core)
+	@$(BIN)/denominator sweep -q
+	@$(BIN)/python docs/img/make.py
 
 ui: $(VENV)/.user ## open the record in the MLflow UI
 	@$(BIN)/denominator ui

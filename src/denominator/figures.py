@@ -1,11 +1,13 @@
 """The figures of a cell. `Figure` without pyplot: no global state, no window, safe in threads.
 
-Each is a function of the outcomes or of the summary, and says in words what it has nothing to show for. Axes are placed
-by hand: matplotlib's own layout costs as much as the drawing.
+Each is a function of the outcomes or of the summary, and says in words what it has nothing to show for. A cell has five
+of them, so they are cheap: axes are placed by hand, ticks are few and given, and coloured words stand for a legend
+(layout, tick search and legends of matplotlib each cost as much as the drawing).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito: told apart by colour-blind readers, as in the report.
 BLUE, VERMILION, GREY, FAINT, INK = "#0072B2", "#D55E00", "#64748b", "#e2e8f0", "#1a202c"
-SLICE_ROWS = 24
+SLICE_ROWS = 16
+BINS = 24
 NAME_LENGTH = 28
 
 
@@ -39,6 +42,33 @@ def _canvas(title: str, height: float = 3.6, left: float = 0.1, width: float = 6
     axes.spines[["left", "bottom"]].set_color(GREY)
     axes.tick_params(labelsize=8, colors=INK)
     return figure, axes
+
+
+def _key(figure: Figure, *entries: tuple[str, str]) -> None:
+    """Coloured words above the axes, from the right: (colour, text)."""
+    height = figure.get_figheight()
+    for i, (color, text) in enumerate(entries):
+        figure.text(0.98, 1 - (0.24 + 0.16 * i) / height, plain(text), fontsize=8, color=color, ha="right")
+
+
+def _marks(low: float, high: float, count: int = 4) -> list[float]:
+    """About `count` round numbers from `low` to `high`, at least one.
+
+    >>> _marks(0.0, 1.0), _marks(3.2, 17.9)
+    ([0.0, 0.25, 0.5, 0.75, 1.0], [5.0, 10.0, 15.0])
+    """
+    rough = (high - low) / count
+    scale = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * scale for m in (1.0, 2.0, 2.5, 5.0, 10.0) if m * scale >= rough * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    found = [round(step * i, 12) for i in range(first, first + 2 * count + 2) if step * i <= high + 1e-9 * step]
+    return found or [low]
+
+
+def _ticks(axes: Axes, *, x: Sequence[float] | None = None, y: Sequence[float] | None = None) -> None:
+    for values, put in ((x, axes.set_xticks), (y, axes.set_yticks)):
+        if values is not None:
+            put(values, [f"{v:g}" for v in values])
 
 
 def plain(text: str) -> str:
@@ -64,14 +94,14 @@ def recall_curve(estimates: Mapping[int, Estimate], title: str) -> Figure:
     values = [e.value or 0.0 for e in shown]
     low = [values[i] if e.ci_low is None else e.ci_low for i, e in enumerate(shown)]
     high = [values[i] if e.ci_high is None else e.ci_high for i, e in enumerate(shown)]
-    axes.fill_between(ks, low, high, color=BLUE, alpha=0.15, linewidth=0, label="95 % interval")
-    axes.plot(ks, values, color=BLUE, marker="o", linewidth=1.5, label=f"recall@K, n = {shown[0].n}")
+    axes.fill_between(ks, low, high, color=BLUE, alpha=0.15, linewidth=0)
+    axes.plot(ks, values, color=BLUE, marker="o", linewidth=1.5)
+    _key(figure, (BLUE, f"n = {shown[0].n}, 95 % intervals"))
     for k, value in zip(ks, values, strict=True):
         axes.annotate(f"{value:.3f}", (k, value), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=8)
-    axes.set_xticks(ks)
     axes.set_ylim(0, 1.08)
+    _ticks(axes, x=ks, y=_marks(0, 1))
     axes.set_xlabel("K (documents)", fontsize=8)
-    axes.legend(loc="lower right", fontsize=8, frameon=False)
     return figure
 
 
@@ -89,27 +119,29 @@ def confidence_by_class(outcomes: Sequence[Outcome], title: str) -> Figure:
     low, high = min(every), max(every)
     if low == high:
         low, high = low - 0.5, high + 0.5
-    edges = [low + (high - low) * i / 24 for i in range(25)]
+    edges = [low + (high - low) * i / BINS for i in range(BINS + 1)]
+    key, highest = [], 0.0
     for (state, values), color in zip(classes.items(), (BLUE, VERMILION), strict=True):
-        if values:  # shares, because the classes differ in size; one outline: a bar each costs ten times as much
-            axes.hist(
-                values,
-                bins=edges,
-                weights=[1 / len(values)] * len(values),
-                histtype="stepfilled",
-                color=color,
-                edgecolor=color,
-                alpha=0.4,
-                label=f"{state}, n = {len(values)}",
-            )
+        if (
+            values
+        ):  # shares, because the classes differ in size; one outline, because a bar each costs more
+            counts = [0] * BINS
+            for value in values:
+                counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
+            shares = [count / len(values) for count in counts]
+            axes.fill_between(edges, [*shares, shares[-1]], step="post", color=color, alpha=0.4, linewidth=0)
+            key.append((color, f"{state}, n = {len(values)}"))
+            highest = max(highest, *shares)
     cuts = sorted({o.threshold for o in outcomes if o.threshold is not None})
     if cuts:
-        text = f"refused below {cuts[0]:.3g}" if len(cuts) == 1 else f"refused below {cuts[0]:.3g} to {cuts[-1]:.3g}"
-        for i, cut in enumerate(cuts):
-            axes.axvline(cut, color=INK, linewidth=1, linestyle="--", label=text if i == 0 else None)
+        axes.vlines(cuts, 0, 1.06 * highest, color=INK, linewidth=1, linestyle="--")
+        text = f"refused below {cuts[0]:.3g}" + ("" if len(cuts) == 1 else f" to {cuts[-1]:.3g} (by fold)")
+        key.append((INK, text))
+    axes.set_ylim(0, 1.3 * highest)
+    _ticks(axes, x=_marks(low, high), y=_marks(0, 1.2 * highest))
+    _key(figure, *key)
     axes.set_xlabel("confidence of the ranking", fontsize=8)
     axes.set_ylabel("share of the class", fontsize=8)
-    axes.legend(loc="best", fontsize=8, frameon=False)
     return figure
 
 
@@ -150,14 +182,14 @@ def risk_coverage(curve: RiskCoverage | None, loss: str, title: str) -> Figure:
         reason = "no_confidence" if curve is None else curve.aurc.reason
         _empty(axes, f"no curve ({reason})")
         return figure
-    label = f"AURC {curve.aurc.value:.3f}, n = {curve.aurc.n}"
-    axes.plot(curve.coverage, curve.risk, color=BLUE, linewidth=1.5, label=label)
-    axes.axhline(float(curve.risk[-1]), color=GREY, linewidth=1, linestyle=":", label="everything is served")
+    axes.plot(curve.coverage, curve.risk, color=BLUE, linewidth=1.5)
+    axes.axhline(float(curve.risk[-1]), color=GREY, linewidth=1, linestyle=":")
+    _key(figure, (BLUE, f"AURC {curve.aurc.value:.3f}, n = {curve.aurc.n}"), (GREY, "everything served"))
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
+    _ticks(axes, x=_marks(0, 1), y=_marks(0, 1))
     axes.set_xlabel("share of questions served, most confident first", fontsize=8)
     axes.set_ylabel(f"mean of 1 − {loss} (1 if unanswerable)", fontsize=8)
-    axes.legend(loc="best", fontsize=8, frameon=False)
     return figure
 
 
@@ -188,6 +220,7 @@ def slice_bars(summary: Summary, title: str) -> Figure:
     axes.set_yticks(at, [plain(f"{name} (n = {e.n})") for name, (_, _, e) in zip(names, shown, strict=True)])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.set_xlim(0, 1)
+    _ticks(axes, x=_marks(0, 1))
     more = "" if len(rows) == len(shown) else f"; {len(rows) - len(shown)} more in metrics_table.json"
     axes.set_xlabel(f"{summary.headline}, 95 % intervals{more}", fontsize=8)
     return figure

@@ -172,6 +172,7 @@ def write_cell_files(
     config: str = "",
     overrides: Sequence[str] = (),
     texts: Mapping[str, str] | None = None,
+    figures: bool = True,
 ) -> None:
     """All artifacts of a cell into a folder: strict JSON in UTF-8 with plain line ends, and PNG figures."""
     summary = result.summary
@@ -206,7 +207,8 @@ def write_cell_files(
         contents["config.yaml"] = config
     for name, text in contents.items():
         (folder / name).write_bytes(text.encode("utf-8", "surrogatepass"))
-    write_figures(folder / "figures", result)
+    if figures:
+        write_figures(folder / "figures", result)
 
 
 def write_figures(folder: Path, result: CellResult) -> None:

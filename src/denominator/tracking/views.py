@@ -6,8 +6,10 @@ is a convenience that nothing depends on. Checked with MLflow 3.10 to 3.17.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from denominator.tracking.store import Store, StoredRun
 
 TAG = "mlflow.sharedViewState."
-LIMIT = 20_000  # characters of an experiment's tag
+LIMIT = 5_000  # characters of an experiment's tag in MLflow 3.10; 20,000 since
 KEPT = 20  # views of the newest sweeps; older ones are removed
 PARTS = ("dataset", "chunker", "embedder", "reranker", "answerer")
+MOST_SETTINGS = 10  # columns and axes of settings
 COSTS = ("latency_ms_median", "n_chunks", "index_bytes")
 
 
@@ -54,7 +57,7 @@ def sweep_state(sweep_id: str, runs: Sequence[StoredRun], recall: str = "recall_
     there = {key for run in runs for key in run.metrics}
     wanted = (headline, f"{headline}__n", recall, "abstention_recall", "false_refusal_rate", *COSTS)
     metrics = [m for m in dict.fromkeys(wanted) if m in there]
-    params = varying(runs)
+    params = varying(runs)[:MOST_SETTINGS]
     data, name = column("attributes", "Dataset"), column("attributes", "Run Name")
     columns = [data, *(column("metrics", m) for m in metrics), *(column("params", p) for p in params)]
     widths = dict.fromkeys(columns, 96) | {name: 280, data: 200, column("metrics", headline): 130}
@@ -134,12 +137,26 @@ def _charts(
 
 
 def tag_value(name: str, state: Mapping[str, Any], created: int) -> str:
-    """A view as the tag holds it. Newer pages read `state`, a text; older ones read the fields beside it."""
-    text = json.dumps(state, separators=(",", ":"))
-    both = json.dumps({**state, "name": name, "createdAt": created, "state": text}, separators=(",", ":"))
-    if len(both) <= LIMIT:
-        return both
-    return json.dumps({"name": name, "createdAt": created, "state": text}, separators=(",", ":"))
+    """A view as the tag holds it.
+
+    Newer pages read `state`, a text that may be compressed. Older ones (MLflow 3.10, with 5,000 characters for a tag)
+    read the fields beside it: for them filter, order and columns, without the charts.
+    """
+    plain = {k: v for k, v in state.items() if k not in ("compareRunCharts", "compareRunSections")}
+    envelope = {"name": name, "createdAt": created, "state": _compressed(state)}
+    text = json.dumps(plain | envelope, separators=(",", ":"))
+    return text if len(text) <= LIMIT else json.dumps(envelope, separators=(",", ":"))
+
+
+def _compressed(state: Mapping[str, Any]) -> str:
+    text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
+    return "deflate;" + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def state_of(tag: str) -> dict[str, Any]:
+    """The state that a tag holds: the way back."""
+    made: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(json.loads(tag)["state"].partition(";")[2])))
+    return made
 
 
 def save_view(store: Store, sweep_id: str, name: str, runs: Sequence[StoredRun]) -> bool:
