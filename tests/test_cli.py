@@ -112,6 +112,7 @@ def test_runs_and_ui_without_a_record_say_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ui_opens_the_right_store_on_this_machine_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

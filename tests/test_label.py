@@ -780,6 +780,7 @@ def test_a_killed_sitting_has_lost_nothing_that_was_answered(shop: Path) -> None
     assert [line for i, line in enumerate(rest) if i != 1] == [line for i, line in enumerate(LINES) if i != 1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_ctrl_c_in_a_terminal(shop: Path) -> None:
     """Typed into a pseudo-terminal, as a person would: an answer, then Ctrl-C in the middle of the next one."""

@@ -430,6 +430,7 @@ def test_threads_setting_is_checked(monkeypatch):
             run_cell(cell(), Cache(None))
 
 
+@pytest.mark.slow
 def test_f43_memory_does_not_grow_with_cells():
     """Thirty cells, each with vectors of about 2 MB and nothing on disk: what a process holds stays in its bound."""
     cache = Cache(None, memory_bytes=10_000_000)

@@ -191,6 +191,7 @@ def test_titles_are_indexed_with_the_text():
     assert bench.table.sent(1) == "how to fill it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "ndcg", "recall"),
     [(BM25(k1=0.9, b=0.4, language="porter"), 0.679, 0.925), (BM25(), 0.688, None)],

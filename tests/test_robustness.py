@@ -18,6 +18,7 @@ from denominator.tracking import store as store_module
 from tests.test_app import GRID, ROOT, _clean, call, start, store_of, workplace, write_data  # noqa: F401  # fixtures
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_sweep_and_says_what_is_safe(
     workplace: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

@@ -72,6 +72,7 @@ def test_a_search_the_wrong_way_is_refused(
     assert "wants hydra.sweeper.direction=maximize" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_undefined_trial_fails_and_the_search_goes_on(
     workplace: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -103,6 +104,7 @@ def test_an_undefined_trial_fails_and_the_search_goes_on(
     assert best(workplace)["best_value"] == pytest.approx(top, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_two_objectives_give_a_front(
     workplace: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
