@@ -21,6 +21,7 @@ from denominator.records import (
     plan_to_json,
 )
 from denominator.spans import CorpusIndex
+from denominator.tracking import mlflow_payload
 from denominator.types import Answer, Document, Evidence, Hit, Outcome, Plan, Question, Result, Run
 
 RECALLS = (1, 1, 0.5, 1, 0, 0.5, 1)
@@ -243,6 +244,19 @@ def test_nothing_is_clustered_unasked_and_failed_answers_are_no_failed_retrieval
     assert summary.audit is not None
     absent = next(c for c in summary.audit.conventions if c.name == "absent_from_run_is_skipped")
     assert (absent.reported, absent.n) == (pytest.approx(5 / 7), 7)
+
+
+def test_a_micro_average_has_a_name_of_its_own_in_the_record() -> None:
+    questions, results = seed_example()
+    plan = Plan(ks=(5,), pool=10, aggregation="micro")
+    summary = summarize(evaluate(questions, Run.from_results(results), plan), plan)
+    metrics, _ = mlflow_payload("recall@5", summary.metrics["recall@5"])
+    assert metrics["recall_at_5__micro"] == pytest.approx(6 / 9)
+    assert metrics["recall_at_5__micro__n"] == 9
+    assert "recall_at_5" not in metrics
+    assert "mrr_at_5" in mlflow_payload("mrr@5", summary.metrics["mrr@5"])[0]
+    undefined = summary.metrics["coverage@b2000"]
+    assert (undefined.aggregation, undefined.reason) == ("macro", "no_spans")
 
 
 def test_the_record_gives_back_the_same_outcomes_and_bytes() -> None:

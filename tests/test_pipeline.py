@@ -486,7 +486,7 @@ class Units:
 )
 def test_a_chunk_scores_what_its_best_unit_scores(embedder, pool):
     part = SmallToBig(Sentences(8), Sentences(24))
-    plan = replace(PLAN, pool=pool, ks=(1, 2))
+    plan = replace(PLAN, pool=pool, ks=(1, 2), headline="recall@2")
     result = run_cell(cell(chunker=part, embedder=embedder, plan=plan), Cache(None))
     every = replace(plan, pool=500, ks=(1, 2, 500))  # an outcome keeps as many hits as its metrics need
     alone = run_cell(cell(chunker=Units(part), embedder=embedder, plan=every), Cache(None))
@@ -544,3 +544,12 @@ def test_chunks_of_a_function_without_version_are_known_by_their_content(tmp_pat
 
 def whole(text):
     return [(0, len(text))]
+
+
+def test_a_pool_too_shallow_for_the_budget_is_refused_not_replaced(tmp_path):
+    """Selection would otherwise fall back to another metric in this cell than in its neighbours."""
+    shallow = replace(PLAN, pool=2, ks=(1, 2))
+    with pytest.raises(MeasurementError, match="raise pool, lower budget, or name a headline"):
+        run_cell(cell(plan=shallow), Cache(tmp_path))
+    named = run_cell(cell(plan=replace(shallow, headline="recall@2")), Cache(tmp_path))
+    assert named.summary.metrics[f"coverage@b{PLAN.budget}"].reason == "depth_below_k"

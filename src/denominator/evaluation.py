@@ -486,17 +486,18 @@ def _estimate(name: str, outcomes: Sequence[Outcome], plan: Plan, empty: str) ->
     """The mean of one metric over these outcomes, all of them eligible: undefined for one is undefined for all."""
     parsed = parse_metric(name)
     k, level = parsed.k, parsed.level
+    micro = plan.aggregation == "micro" and parsed.family.removeprefix("slot_").removeprefix("chunk_") == "recall"
     values = []
     for outcome in outcomes:
         value = outcome.values.get(name)
         if value is None:
             reason = outcome.reasons.get(name, "no_spans" if parsed.level in {"L4", "L5"} else empty)
-            return Estimate(None, 0, reason, k=k, level=level, aggregation=plan.aggregation)
+            return Estimate(None, 0, reason, k=k, level=level, aggregation="micro" if micro else "macro")
         values.append(value)
     clusters = None
     if plan.cluster is not None:
         clusters = [o.cluster for o in outcomes]
-    if plan.aggregation == "micro" and parsed.family.removeprefix("slot_").removeprefix("chunk_") == "recall":
+    if micro:
         groups = [o.groups for o in outcomes]
         return estimate_micro(values, groups, clusters=clusters, alpha=plan.alpha, k=k, level=level, reason=empty)
     return estimate_mean(

@@ -241,6 +241,18 @@ class _Work:
         summary = summarize(
             outcomes, self.plan, label_source=self.data.label_source, chunker_varies=self.cell.chunker_varies
         )
+        budget = f"coverage@b{self.plan.budget}"
+        if (
+            self.plan.headline == "auto"
+            and summary.metrics[budget].reason == "depth_below_k"
+            and self.cell.chunker_varies
+        ):
+            # Selection would silently fall back to another metric than that of the sweep's other cells.
+            raise MeasurementError(
+                "budget_underfilled",
+                [f"budget={self.plan.budget}", f"pool={self.plan.pool}"],
+                "the pool holds too little text for the token budget; raise pool, lower budget, or name a headline",
+            )
         if ranked is not None:
             self.facts.update(_context_facts(*ranked, self.plan, summary.headline))
         return outcomes, summary

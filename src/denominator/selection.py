@@ -1020,6 +1020,9 @@ def compare(
         f"{new.label} against {old.label}: {said} on {metric} ({d.value or 0.0:+.3f}{between}, p = {d.p:.3g}, "
         f"n = {d.n}; {len(gained)} questions gained, {len(lost)} lost, {len(new.ids) - len(changes)} the same)."
     )
+    if candidate.ledger.incomplete:
+        lacking = f"{candidate.ledger.failed} failed and {candidate.ledger.missing} missing questions"
+        sentence += f" {new.label} is incomplete: its {lacking} count 0."
     if said == "inconclusive" and d.mdd is not None and d.mdd > 0:
         sentence += f" The least difference that these questions find with power 0.8 is {d.mdd:.3f}."
     return Comparison(

@@ -47,6 +47,12 @@ def interval_text(estimate: Estimate) -> str:
     return f"{estimate.ci_low:.3f}–{estimate.ci_high:.3f}"
 
 
+def level_of(runs: Sequence[StoredRun]) -> str:
+    """The level of the intervals in words, `95 %` for α = .05."""
+    levels = {run.params.get("alpha", "0.05") for run in runs}
+    return f"{100 * (1 - float(levels.pop())):g} %" if len(levels) == 1 else "its own"
+
+
 def table_of(runs: Sequence[StoredRun]) -> Table:
     """The ranked table; every value has its n, and the naive convention stands beside the plain recall."""
     from rich import box
@@ -60,7 +66,7 @@ def table_of(runs: Sequence[StoredRun]) -> Table:
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("cell", overflow="fold", min_width=24)
     table.add_column(headline.replace("@", "\n@"), justify="right", no_wrap=True)
-    table.add_column("95 %\ninterval", justify="right", no_wrap=True)
+    table.add_column(f"{level_of(runs)}\ninterval", justify="right", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True)
     second = audited != headline
     if second:
@@ -208,7 +214,7 @@ def note(runs: Sequence[StoredRun], bad: Sequence[Mapping[str, str]], store: Sto
         lines += [
             ledger_text(runs[0], store),
             "",
-            f"| | cell | {headline} | 95 % interval | n |",
+            f"| | cell | {headline} | {level_of(runs)} interval | n |",
             "| --- | --- | --- | --- | --- |",
         ]
         for place, run in enumerate(runs[:10], 1):

@@ -23,12 +23,12 @@ from denominator.masking import mask
 from denominator.records import SCHEMA_VERSION, dumps, plan_to_json
 from denominator.tracking.spelling import (
     METRIC_LIMIT,
+    key_of,
     mlflow_payload,
     param_text,
     payload_of,
     shortened,
     slice_key,
-    spell,
 )
 from denominator.types import METRIC_VERSION, Estimate, Plan
 
@@ -260,12 +260,15 @@ def add_summary(facts: Facts, summary: Summary, plan: Plan, *, schema: int = SCH
         if recall is not None and recall.value is not None:
             facts.curve.append(("recall_at_k", recall.value, k))
     _abstention(facts, summary.abstention)
+    threshold = summary.abstention.threshold
+    if threshold is not None and threshold.overall is not None and not everything:
+        facts.number("abstention_threshold", threshold.overall)
     for name in names:
         if name not in first:
             facts.add(mlflow_payload(name, summary.metrics[name]))
     for name, estimate in summary.partial.items():
         if estimate.n or everything:
-            facts.add(payload_of(f"partial.{spell(name)}", estimate))
+            facts.add(payload_of(f"partial.{key_of(name, estimate)}", estimate))
     if summary.answer_quality is not None:
         for name, estimate in summary.answer_quality.metrics.items():
             facts.add(payload_of(f"answer.{name}", estimate))
@@ -276,7 +279,7 @@ def add_summary(facts: Facts, summary: Summary, plan: Plan, *, schema: int = SCH
     for tag, by_value in summary.slices.items():
         for value, estimates in by_value.items():
             for name, estimate in estimates.items():
-                key = slice_key(name, tag, value)
+                key = slice_key(f"{name}_micro" if estimate.aggregation == "micro" else name, tag, value)
                 if everything:
                     facts.add(payload_of(key, estimate))
                 elif estimate.value is not None:
@@ -297,10 +300,6 @@ def _abstention(facts: Facts, report: Any) -> None:
             facts.add(payload_of(key, maybe))
     for count in ("tp", "fp", "fn", "tn"):
         facts.number(f"abstention_{count}", getattr(report, count))
-    threshold = getattr(report, "threshold", None)
-    value = getattr(threshold, "value", threshold)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        facts.number("abstention_threshold", float(value))
 
 
 def dataset_input(dataset: DatasetFacts, states: Mapping[str, int]) -> dict[str, str]:

@@ -125,7 +125,7 @@ def metrics_table(summary: Summary) -> dict[str, Any]:
         for value, estimates in by_value.items():
             for name, estimate in estimates.items():
                 add(f"{name}, {tag} = {value}", estimate)
-    return {"columns": ["metric", "value", "n", "95 % low", "95 % high"], "data": rows}
+    return {"columns": ["metric", "value", "n", "interval low", "interval high"], "data": rows}
 
 
 def _place(alternative: Any) -> str:
@@ -227,7 +227,7 @@ def write_figures(folder: Path, result: CellResult) -> None:
         "slices": figures.slice_bars(summary, f"{name}: slices"),
     }
     for key, figure in drawn.items():
-        figures.save(figure, folder / f"{key}.png")
+        figure.save(folder / f"{key}.png")
 
 
 def file_hash(path: Path) -> str:

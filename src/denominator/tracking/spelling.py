@@ -96,7 +96,16 @@ def mlflow_payload(name: str, estimate: Estimate) -> tuple[dict[str, float], dic
     >>> mlflow_payload("recall@5", Estimate(None, 0, "no_eligible"))
     ({'recall_at_5__n': 0}, {'undefined.recall_at_5': 'no_eligible'})
     """
-    return payload_of(spell(name), estimate)
+    return payload_of(key_of(name, estimate), estimate)
+
+
+def key_of(name: str, estimate: Estimate) -> str:
+    """The key of an aggregate: a name means the same in every run, so a micro average has one of its own.
+
+    >>> key_of("recall@5", Estimate(0.5, 9, aggregation="micro"))
+    'recall_at_5__micro'
+    """
+    return spell(f"{name}_micro" if estimate.aggregation == "micro" else name)
 
 
 def shortened(text: str, limit: int) -> str:

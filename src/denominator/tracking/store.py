@@ -205,6 +205,8 @@ class StoredRun:
     def estimate(self, name: str) -> Estimate:
         """A metric with its n and interval as the record holds them."""
         key = spell(name)
+        if f"{key}__n" not in self.metrics and f"{key}__micro__n" in self.metrics:
+            key = f"{key}__micro"
         n = int(self.metrics.get(f"{key}__n", 0))
         if key not in self.metrics:
             return Estimate(None, n, self.tags.get(f"undefined.{key}", "not_recorded"))
