@@ -38,7 +38,7 @@ from denominator.tracking.facts import alive, owner, process_tags
 from denominator.tracking.reading import UPGRADES, upgraded
 from denominator.tracking.spelling import METRIC_LIMIT, param_text, shortened
 from denominator.tracking.store import retry
-from denominator.tracking.views import KEPT, newest_view, save_view, state_of, varying
+from denominator.tracking.views import KEPT, newest_view, save_view, state_of, sweep_state, varying
 from denominator.types import (
     Estimate,
     Evidence,
@@ -554,6 +554,21 @@ def test_a_setting_that_only_some_choices_have_is_no_column() -> None:
     other = run(embedder="bm25", **{"embedder.k1": "0.9"})
     assert varying([bm25, static, other]) == ["embedder", "embedder.k1"]
     assert varying([bm25]) == []
+
+
+def test_no_run_is_missing_from_the_parallel_coordinates() -> None:
+    """MLflow leaves out a run without a value on one of the axes."""
+    runs: list[Any] = []
+    for size in ("64", "128"):
+        params = {"chunker": "fixed", "chunker.size": size, "chunker.overlap": size}
+        runs.append(type("Run", (), {"params": params, "metrics": {"recall_at_5": 0.5}, "tags": {}})())
+    params = {"chunker": "sentences", "chunker.size": "128"}
+    runs.append(type("Run", (), {"params": params, "metrics": {"recall_at_5": 0.5}, "tags": {}})())
+    state = sweep_state("s", runs)
+    assert "params.`chunker.overlap`" in state["selectedColumns"]
+    (parallel,) = [c for c in state["compareRunCharts"] if c["type"] == "PARALLEL"]
+    assert parallel["selectedParams"] == ["chunker", "chunker.size"]
+    assert parallel["selectedMetrics"] == ["recall_at_5"]
 
 
 def test_old_views_of_ours_go_and_a_persons_own_stay(store: Store) -> None:

@@ -358,14 +358,13 @@ def publish(made: Report, folder: Path, store: Store | None = None, sweep_id: st
 
 def _pictures(made: Report, folder: Path) -> list[Path]:
     """Forest and Pareto as PNG for the sweep's run: MLflow shows SVG without its fonts."""
-    from denominator import figures
     from denominator.report.plots import all_figures
 
     found = []
     for key, (_, figure) in all_figures(made).items():
         if key == "forest" or key.startswith("pareto"):
             found.append(folder / "figures" / f"{key}.png")
-            figures.save(figure, found[-1])
+            figure.savefig(found[-1], dpi=100, metadata={"Software": None})
     return found
 
 

@@ -1,60 +1,154 @@
-"""The figures of a cell. `Figure` without pyplot: no global state, no window, safe in threads.
+"""The figures of a cell, as PNG.
 
 Each is a function of the outcomes or of the summary, and says in words what it has nothing to show for. A cell has five
-of them, so they are cheap: axes are placed by hand, ticks are few and given, and coloured words stand for a legend
-(layout, tick search and legends of matplotlib each cost as much as the drawing).
+of them, so they are drawn straight with matplotlib's renderer: its figures and axes, with their ticks, legends and
+layout, take several times as long, and none of that is needed here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from denominator.types import Estimate, Outcome
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from denominator.abstention import AbstentionReport, RiskCoverage
     from denominator.evaluation import Summary
 
 # Okabe and Ito: told apart by colour-blind readers, as in the report.
-BLUE, VERMILION, GREY, FAINT, INK = "#0072B2", "#D55E00", "#64748b", "#e2e8f0", "#1a202c"
-SLICE_ROWS = 16
-BINS = 24
+BLUE, VERMILION, GREY, INK = "#0072B2", "#D55E00", "#64748b", "#1a202c"
+SLICE_ROWS = 24
 NAME_LENGTH = 28
+BINS = 24
+SMALL, NORMAL = 8.0, 10.0
+
+Point = tuple[float, float]
 
 
-def _canvas(title: str, height: float = 3.6, left: float = 0.1, width: float = 6.4) -> tuple[Figure, Axes]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+class Sheet:
+    """A plot area on white: data limits, lines, areas and words. Pixels count from the lower left corner."""
 
-    figure = Figure(figsize=(width, height), dpi=100)
-    FigureCanvasAgg(figure)
-    bottom, top = 0.5 / height, 0.38 / height
-    axes = figure.add_axes((left, bottom, 0.97 - left, 1 - bottom - top))
-    figure.text(0.02, 1 - 0.26 / height, plain(title), fontsize=10, color=INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(GREY)
-    axes.tick_params(labelsize=8, colors=INK)
-    return figure, axes
+    def __init__(self, title: str, size: tuple[int, int] = (640, 360), left: int = 64, below: int = 46) -> None:
+        from matplotlib.backends import backend_agg
+
+        agg: Any = backend_agg  # not typed
+        self.width, self.height = size
+        self.renderer = agg.RendererAgg(self.width, self.height, 100)
+        self.left, self.right, self.bottom, self.top = left, self.width - 20, below, self.height - 38
+        self.x, self.y = (0.0, 1.0), (0.0, 1.0)
+        self._area([(0, 0), (self.width, 0), (self.width, self.height), (0, self.height)], "white", 1.0)
+        self.words(12, self.height - 24, title, NORMAL)
+
+    def limits(self, x: Point, y: Point) -> None:
+        self.x, self.y = x, y
+
+    def at(self, x: float, y: float) -> Point:
+        """Data as pixels."""
+        (x0, x1), (y0, y1) = self.x, self.y
+        across, up = (x - x0) / (x1 - x0), (y - y0) / (y1 - y0)
+        return self.left + across * (self.right - self.left), self.bottom + up * (self.top - self.bottom)
+
+    def line(
+        self, points: Sequence[Point], color: str, width: float = 1.0, dashes: Sequence[float] | None = None
+    ) -> None:
+        self._line([self.at(*p) for p in points], color, width, dashes)
+
+    def area(self, points: Sequence[Point], color: str, alpha: float) -> None:
+        self._area([self.at(*p) for p in points], color, alpha)
+
+    def dot(self, x: float, y: float, color: str) -> None:
+        cx, cy = self.at(x, y)
+        circle = [(cx + 4 * math.cos(a), cy + 4 * math.sin(a)) for a in (math.tau * i / 16 for i in range(16))]
+        self._area(circle, color, 1.0)
+
+    def axes(self, *, x: Sequence[float] = (), y: Sequence[float] = (), name_x: str = "", name_y: str = "") -> None:
+        """Two lines, ticks with their numbers, names."""
+        corner = [(self.left, self.top), (self.left, self.bottom), (self.right, self.bottom)]
+        self._line(corner if y or name_y else corner[1:], GREY, 0.8, None)
+        for value in x:
+            px, _ = self.at(value, self.y[0])
+            self._line([(px, self.bottom), (px, self.bottom - 4)], GREY, 0.8, None)
+            self.words(px, self.bottom - 17, f"{value:g}", SMALL, across="middle")
+        for value in y:
+            _, py = self.at(self.x[0], value)
+            self._line([(self.left - 4, py), (self.left, py)], GREY, 0.8, None)
+            self.words(self.left - 8, py - 4, f"{value:g}", SMALL, across="end")
+        self.words((self.left + self.right) / 2, 8, name_x, SMALL, across="middle")
+        if name_y:
+            self.words(20, (self.bottom + self.top) / 2, name_y, SMALL, across="middle", up=True)
+
+    def key(self, *entries: tuple[str, str]) -> None:
+        """Coloured words in the upper right corner stand for a legend: (colour, text)."""
+        for i, (color, text) in enumerate(entries):
+            self.words(self.width - 12, self.height - 22 - 15 * i, text, SMALL, color=color, across="end")
+
+    def says(self, text: str) -> Sheet:
+        """Only words, where there is nothing to draw."""
+        self.words(self.width / 2, self.height / 2, text, NORMAL, color=GREY, across="middle")
+        return self
+
+    def words(
+        self, x: float, y: float, text: str, size: float, *, color: str = INK, across: str = "start", up: bool = False
+    ) -> None:
+        """One line of text with its baseline at y. Never read as mathematics."""
+        if not text:
+            return
+        text = " ".join(text.split())
+        font = _font(size)
+        shift = 0.0
+        if across != "start":
+            width, _, _ = self.renderer.get_text_width_height_descent(text, font, False)
+            shift = width / 2 if across == "middle" else width
+        x, y = (x, y - shift) if up else (x - shift, y)
+        self.renderer.draw_text(self._pen(color), round(x), round(self.height - y), text, font, 90 if up else 0, False)
+
+    def save(self, path: Path) -> None:
+        """Writes a PNG. The same figure gives the same bytes."""
+        from PIL import Image
+
+        image = Image.frombuffer("RGBA", (self.width, self.height), self.renderer.buffer_rgba(), "raw", "RGBA", 0, 1)
+        image.convert("RGB").save(path, format="PNG", compress_level=3)
+
+    def _pen(self, color: str, width: float = 1.0, alpha: float = 1.0) -> Any:
+        pen = self.renderer.new_gc()
+        pen.set_foreground(color)
+        pen.set_linewidth(width)
+        pen.set_alpha(alpha)
+        return pen
+
+    def _line(self, points: Sequence[Point], color: str, width: float, dashes: Sequence[float] | None) -> None:
+        from matplotlib.path import Path as Shape
+        from matplotlib.transforms import IdentityTransform
+
+        pen = self._pen(color, width)
+        if dashes is not None:
+            pen.set_dashes(0, dashes)
+        self.renderer.draw_path(pen, Shape(points), IdentityTransform())
+
+    def _area(self, points: Sequence[Point], color: str, alpha: float) -> None:
+        from matplotlib.colors import to_rgba
+        from matplotlib.path import Path as Shape
+        from matplotlib.transforms import IdentityTransform
+
+        pen = self._pen(color, 0.0, alpha)
+        self.renderer.draw_path(pen, Shape([*points, points[0]]), IdentityTransform(), to_rgba(color, alpha))
 
 
-def _key(figure: Figure, *entries: tuple[str, str]) -> None:
-    """Coloured words above the axes, from the right: (colour, text)."""
-    height = figure.get_figheight()
-    for i, (color, text) in enumerate(entries):
-        figure.text(0.98, 1 - (0.24 + 0.16 * i) / height, plain(text), fontsize=8, color=color, ha="right")
+@cache
+def _font(size: float) -> Any:
+    from matplotlib.font_manager import FontProperties
+
+    return FontProperties(family=["DejaVu Sans"], size=size)
 
 
-def _marks(low: float, high: float, count: int = 4) -> list[float]:
+def marks(low: float, high: float, count: int = 4) -> list[float]:
     """About `count` round numbers from `low` to `high`, at least one.
 
-    >>> _marks(0.0, 1.0), _marks(3.2, 17.9)
+    >>> marks(0.0, 1.0), marks(3.2, 17.9)
     ([0.0, 0.25, 0.5, 0.75, 1.0], [5.0, 10.0, 15.0])
     """
     rough = (high - low) / count
@@ -65,135 +159,120 @@ def _marks(low: float, high: float, count: int = 4) -> list[float]:
     return found or [low]
 
 
-def _ticks(axes: Axes, *, x: Sequence[float] | None = None, y: Sequence[float] | None = None) -> None:
-    for values, put in ((x, axes.set_xticks), (y, axes.set_yticks)):
-        if values is not None:
-            put(values, [f"{v:g}" for v in values])
-
-
-def plain(text: str) -> str:
-    """Data as text: a dollar sign must not begin mathematics."""
-    return text.replace("$", r"\$")
-
-
-def _empty(axes: Axes, text: str) -> None:
-    axes.text(0.5, 0.5, text, ha="center", va="center", color=GREY, transform=axes.transAxes)
-    axes.set_xticks([])
-    axes.set_yticks([])
-
-
-def recall_curve(estimates: Mapping[int, Estimate], title: str) -> Figure:
+def recall_curve(estimates: Mapping[int, Estimate], title: str) -> Sheet:
     """Recall against K with its interval. A K whose recall is undefined is left out, and the label says why."""
-    figure, axes = _canvas(title)
+    sheet = Sheet(title)
     ks = sorted(k for k, e in estimates.items() if e.value is not None)
     if not ks:
         reasons = sorted({e.reason or "undefined" for e in estimates.values()}) or ["nothing measured"]
-        _empty(axes, "recall is undefined: " + ", ".join(reasons))
-        return figure
+        return sheet.says("recall is undefined: " + ", ".join(reasons))
     shown = [estimates[k] for k in ks]
     values = [e.value or 0.0 for e in shown]
-    low = [values[i] if e.ci_low is None else e.ci_low for i, e in enumerate(shown)]
-    high = [values[i] if e.ci_high is None else e.ci_high for i, e in enumerate(shown)]
-    axes.fill_between(ks, low, high, color=BLUE, alpha=0.15, linewidth=0)
-    axes.plot(ks, values, color=BLUE, marker="o", linewidth=1.5)
-    _key(figure, (BLUE, f"n = {shown[0].n}, 95 % intervals"))
+    low = [v if e.ci_low is None else e.ci_low for v, e in zip(values, shown, strict=True)]
+    high = [v if e.ci_high is None else e.ci_high for v, e in zip(values, shown, strict=True)]
+    spare = max(0.5, 0.04 * (ks[-1] - ks[0]))
+    sheet.limits((ks[0] - spare, ks[-1] + spare), (0, 1.08))
+    sheet.area([*zip(ks, high, strict=True), *zip(ks[::-1], low[::-1], strict=True)], BLUE, 0.15)
+    sheet.axes(x=ks, y=marks(0, 1), name_x="K (documents)")
+    if len(ks) > 1:
+        sheet.line([*zip(ks, values, strict=True)], BLUE, 1.5)
     for k, value in zip(ks, values, strict=True):
-        axes.annotate(f"{value:.3f}", (k, value), textcoords="offset points", xytext=(0, 6), ha="center", fontsize=8)
-    axes.set_ylim(0, 1.08)
-    _ticks(axes, x=ks, y=_marks(0, 1))
-    axes.set_xlabel("K (documents)", fontsize=8)
-    return figure
+        sheet.dot(k, value, BLUE)
+        x, y = sheet.at(k, value)
+        sheet.words(x, y + 8, f"{value:.3f}", SMALL, across="middle")
+    sheet.key((BLUE, f"n = {shown[0].n}, 95 % intervals"))
+    return sheet
 
 
-def confidence_by_class(outcomes: Sequence[Outcome], title: str) -> Figure:
-    """Confidences of answerable and of unanswerable questions, and where the threshold(s) lie."""
-    figure, axes = _canvas(title)
+def confidence_by_class(outcomes: Sequence[Outcome], title: str) -> Sheet:
+    """Confidences of answerable and of unanswerable questions as shares of each class, and the threshold(s)."""
+    sheet = Sheet(title)
     classes = {
         state: [o.confidence for o in outcomes if o.state == state and o.confidence is not None]
         for state in ("answerable", "unanswerable")
     }
     every = [c for values in classes.values() for c in values]
     if not every:
-        _empty(axes, "no question has a confidence (no_confidence)")
-        return figure
+        return sheet.says("no question has a confidence (no_confidence)")
     low, high = min(every), max(every)
     if low == high:
         low, high = low - 0.5, high + 0.5
+    shares = {}
+    for state, values in classes.items():
+        counts = [0] * BINS
+        for value in values:
+            counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
+        shares[state] = [count / len(values) for count in counts] if values else counts
+    highest = max(max(s) for s in shares.values())
+    sheet.limits((low, high), (0, 1.3 * highest))
     edges = [low + (high - low) * i / BINS for i in range(BINS + 1)]
-    key, highest = [], 0.0
     for (state, values), color in zip(classes.items(), (BLUE, VERMILION), strict=True):
-        if (
-            values
-        ):  # shares, because the classes differ in size; one outline, because a bar each costs more
-            counts = [0] * BINS
-            for value in values:
-                counts[min(BINS - 1, int((value - low) / (high - low) * BINS))] += 1
-            shares = [count / len(values) for count in counts]
-            axes.fill_between(edges, [*shares, shares[-1]], step="post", color=color, alpha=0.4, linewidth=0)
-            key.append((color, f"{state}, n = {len(values)}"))
-            highest = max(highest, *shares)
+        if values:
+            steps = [(edges[i + j], share) for i, share in enumerate(shares[state]) for j in (0, 1)]
+            sheet.area([(low, 0), *steps, (high, 0)], color, 0.4)
+    key = [
+        (color, f"{state}, n = {len(values)}")
+        for (state, values), color in zip(classes.items(), (BLUE, VERMILION), strict=True)
+        if values
+    ]
     cuts = sorted({o.threshold for o in outcomes if o.threshold is not None})
+    for cut in cuts:
+        if low <= cut <= high:
+            sheet.line([(cut, 0), (cut, 1.06 * highest)], INK, 1.0, (4, 3))
     if cuts:
-        axes.vlines(cuts, 0, 1.06 * highest, color=INK, linewidth=1, linestyle="--")
-        text = f"refused below {cuts[0]:.3g}" + ("" if len(cuts) == 1 else f" to {cuts[-1]:.3g} (by fold)")
-        key.append((INK, text))
-    axes.set_ylim(0, 1.3 * highest)
-    _ticks(axes, x=_marks(low, high), y=_marks(0, 1.2 * highest))
-    _key(figure, *key)
-    axes.set_xlabel("confidence of the ranking", fontsize=8)
-    axes.set_ylabel("share of the class", fontsize=8)
-    return figure
+        key.append((INK, f"refused below {cuts[0]:.3g}" + ("" if len(cuts) == 1 else f" to {cuts[-1]:.3g} (by fold)")))
+    sheet.axes(
+        x=marks(low, high), y=marks(0, 1.2 * highest), name_x="confidence of the ranking", name_y="share of the class"
+    )
+    sheet.key(*key)
+    return sheet
 
 
-def confusion(report: AbstentionReport, title: str) -> Figure:
+def confusion(report: AbstentionReport, title: str) -> Sheet:
     """The abstention matrix with counts and the share of each class. Undecided: a third column."""
-    figure, axes = _canvas(title, height=2.9, left=0.2, width=5.2)
+    sheet = Sheet(title, (520, 290), left=104, below=34)
     undecided = (report.undecided_answerable, report.undecided_unanswerable)
     rows: list[tuple[int, ...]] = [(report.tn, report.fp), (report.fn, report.tp)]
     if not report.n and not any(undecided):
-        _empty(axes, f"nothing was decided ({report.reason or 'no_answers'})")
-        return figure
+        return sheet.says(f"nothing was decided ({report.reason or 'no_answers'})")
     columns = ["answered", "refused"]
     if any(undecided):
         columns.append("undecided")
         rows = [(*row, left) for row, left in zip(rows, undecided, strict=True)]
-    axes.set_xlim(0, len(columns))
-    axes.set_ylim(2, 0)
-    right = {(0, 0), (1, 1)}
-    for i, row in enumerate(rows):
+    sheet.limits((0, len(columns)), (2, 0))
+    for i, (row, name) in enumerate(zip(rows, ("answerable", "unanswerable"), strict=True)):
         total = sum(row)
         for j, count in enumerate(row):
             share = count / total if total else 0.0
-            color = GREY if j == 2 else BLUE if (i, j) in right else VERMILION
-            axes.axvspan(j, j + 1, 1 - (i + 1) / 2, 1 - i / 2, color=color, alpha=0.06 + 0.5 * share, linewidth=0)
-            text = f"{count}" + (f"\n{share:.0%} of {total}" if total else "")
-            axes.text(j + 0.5, i + 0.5, text, ha="center", va="center", fontsize=10, color=INK)
-    axes.set_xticks([j + 0.5 for j in range(len(columns))], columns)
-    axes.set_yticks([0.5, 1.5], ["answerable", "unanswerable"])
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
-    return figure
+            color = GREY if j == 2 else BLUE if i == j else VERMILION
+            sheet.area([(j, i), (j + 1, i), (j + 1, i + 1), (j, i + 1)], color, 0.06 + 0.5 * share)
+            x, y = sheet.at(j + 0.5, i + 0.5)
+            sheet.words(x, y + 4, str(count), NORMAL, across="middle")
+            if total:
+                sheet.words(x, y - 14, f"{share:.0%} of {total}", NORMAL, across="middle")
+        sheet.words(sheet.left - 8, sheet.at(0, i + 0.5)[1] - 4, name, SMALL, across="end")
+    for j, name in enumerate(columns):
+        sheet.words(sheet.at(j + 0.5, 2)[0], sheet.bottom - 17, name, SMALL, across="middle")
+    return sheet
 
 
-def risk_coverage(curve: RiskCoverage | None, loss: str, title: str) -> Figure:
+def risk_coverage(curve: RiskCoverage | None, loss: str, title: str) -> Sheet:
     """Mean loss of the questions that are served when only the most confident share of them is."""
-    figure, axes = _canvas(title)
+    sheet = Sheet(title)
     if curve is None or curve.aurc.value is None:
-        reason = "no_confidence" if curve is None else curve.aurc.reason
-        _empty(axes, f"no curve ({reason})")
-        return figure
-    axes.plot(curve.coverage, curve.risk, color=BLUE, linewidth=1.5)
-    axes.axhline(float(curve.risk[-1]), color=GREY, linewidth=1, linestyle=":")
-    _key(figure, (BLUE, f"AURC {curve.aurc.value:.3f}, n = {curve.aurc.n}"), (GREY, "everything served"))
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1.02)
-    _ticks(axes, x=_marks(0, 1), y=_marks(0, 1))
-    axes.set_xlabel("share of questions served, most confident first", fontsize=8)
-    axes.set_ylabel(f"mean of 1 − {loss} (1 if unanswerable)", fontsize=8)
-    return figure
+        return sheet.says(f"no curve ({'no_confidence' if curve is None else curve.aurc.reason})")
+    points = [(float(c), float(r)) for c, r in zip(curve.coverage, curve.risk, strict=True)]
+    sheet.limits((0, 1), (0, 1.02))
+    sheet.line([(0, points[-1][1]), (1, points[-1][1])], GREY, 1.0, (1, 2))
+    if len(points) > 1:
+        sheet.line(points, BLUE, 1.5)
+    name = f"mean of 1 − {loss} (1 if unanswerable)"
+    sheet.axes(x=marks(0, 1), y=marks(0, 1), name_x="share of questions served, most confident first", name_y=name)
+    sheet.key((BLUE, f"AURC {curve.aurc.value:.3f}, n = {curve.aurc.n}"), (GREY, "everything served"))
+    return sheet
 
 
-def slice_bars(summary: Summary, title: str) -> Figure:
+def slice_bars(summary: Summary, title: str) -> Sheet:
     """The headline in each slice that holds eligible questions, with its interval; the dotted line is the whole."""
     rows = [
         (tag, value, estimates[summary.headline])
@@ -202,30 +281,21 @@ def slice_bars(summary: Summary, title: str) -> Figure:
         if estimates[summary.headline].value is not None
     ]
     shown = rows[:SLICE_ROWS]
-    figure, axes = _canvas(title, height=max(2.2, 1.0 + 0.24 * len(shown)), left=0.36)
+    sheet = Sheet(title, (640, max(220, 100 + 24 * len(shown))), left=230)
     if not shown:
-        _empty(axes, "no slice holds an eligible question")
-        return figure
-    at = range(len(shown))
-    values = [e.value or 0.0 for _, _, e in shown]
-    low = [v if e.ci_low is None else e.ci_low for v, (_, _, e) in zip(values, shown, strict=True)]
-    high = [v if e.ci_high is None else e.ci_high for v, (_, _, e) in zip(values, shown, strict=True)]
-    axes.barh(at, values, height=0.7, color=BLUE, alpha=0.35)
-    axes.hlines(at, low, high, color=BLUE, linewidth=1.6)
+        return sheet.says("no slice holds an eligible question")
+    sheet.limits((0, 1), (len(shown) - 0.4, -0.6))
+    for at, (tag, value, estimate) in enumerate(shown):
+        mean = estimate.value or 0.0
+        sheet.area([(0, at - 0.35), (mean, at - 0.35), (mean, at + 0.35), (0, at + 0.35)], BLUE, 0.35)
+        if estimate.ci_low is not None and estimate.ci_high is not None:
+            sheet.line([(estimate.ci_low, at), (estimate.ci_high, at)], BLUE, 1.6)
+        name = f"{tag}: {value}"
+        name = name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…"
+        sheet.words(sheet.left - 8, sheet.at(0, at)[1] - 4, f"{name} (n = {estimate.n})", SMALL, across="end")
     whole = summary.metrics[summary.headline].value
     if whole is not None:
-        axes.axvline(whole, color=INK, linewidth=1, linestyle=":")
-    names = [f"{tag}: {value}" for tag, value, _ in shown]
-    names = [name if len(name) <= NAME_LENGTH else name[: NAME_LENGTH - 1] + "…" for name in names]
-    axes.set_yticks(at, [plain(f"{name} (n = {e.n})") for name, (_, _, e) in zip(names, shown, strict=True)])
-    axes.set_ylim(len(shown) - 0.4, -0.6)
-    axes.set_xlim(0, 1)
-    _ticks(axes, x=_marks(0, 1))
+        sheet.line([(whole, len(shown) - 0.4), (whole, -0.6)], INK, 1.0, (1, 2))
     more = "" if len(rows) == len(shown) else f"; {len(rows) - len(shown)} more in metrics_table.json"
-    axes.set_xlabel(f"{summary.headline}, 95 % intervals{more}", fontsize=8)
-    return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG quickly: weak compression, no date in it, so that the same figure gives the same bytes."""
-    figure.savefig(path, format="png", metadata={"Software": None}, pil_kwargs={"compress_level": 3})
+    sheet.axes(x=marks(0, 1), name_x=f"{summary.headline}, 95 % intervals{more}")
+    return sheet

@@ -26,7 +26,7 @@ TAG = "mlflow.sharedViewState."
 LIMIT = 5_000  # characters of an experiment's tag in MLflow 3.10; 20,000 since
 KEPT = 20  # views of the newest sweeps; older ones are removed
 PARTS = ("dataset", "chunker", "embedder", "reranker", "answerer")
-MOST_SETTINGS = 10  # columns and axes of settings
+MOST_SETTINGS, MOST_AXES = 10, 4
 COSTS = ("latency_ms_median", "n_chunks", "index_bytes")
 
 
@@ -61,7 +61,9 @@ def sweep_state(sweep_id: str, runs: Sequence[StoredRun], recall: str = "recall_
     data, name = column("attributes", "Dataset"), column("attributes", "Run Name")
     columns = [data, *(column("metrics", m) for m in metrics), *(column("params", p) for p in params)]
     widths = dict.fromkeys(columns, 96) | {name: 280, data: 200, column("metrics", headline): 130}
-    charts, sections = _charts(headline, recall, metrics, params, len(runs))
+    # MLflow leaves a run out of the parallel coordinates when it lacks one of the axes.
+    axes = [p for p in params if all(p in run.params for run in runs)][:MOST_AXES]
+    charts, sections = _charts(headline, recall, metrics, axes, len(runs))
     return {
         "searchFilter": f"tags.`sweep.{sweep_id}` = 'true' and tags.recorded = 'true'",
         "orderByKey": column("metrics", headline),
@@ -93,7 +95,7 @@ def sweep_state(sweep_id: str, runs: Sequence[StoredRun], recall: str = "recall_
 
 
 def _charts(
-    headline: str, recall: str, metrics: Sequence[str], params: Sequence[str], runs: int
+    headline: str, recall: str, metrics: Sequence[str], axes: Sequence[str], runs: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     charts: list[dict[str, Any]] = []
     sections: list[dict[str, Any]] = []
@@ -118,18 +120,17 @@ def _charts(
     chart("LINE", "quality", "recall@K (step = K)", metricKey="recall_at_k", selectedMetricKeys=["recall_at_k"], **line)
     if recall != headline:
         bar("quality", recall)
-    if params and headline in metrics:
-        section("settings", "Settings")
-        chosen = [*[p for p in params if p in PARTS], *[p for p in params if p not in PARTS]][:4]
-        more = {"selectedParams": chosen, "selectedMetrics": [headline], "showAllRuns": True}
+    if axes and headline in metrics:
+        section("settings", "Effect of the settings")
+        more = {"selectedParams": list(axes), "selectedMetrics": [headline], "showAllRuns": True}
         chart("PARALLEL", "settings", f"settings and {headline}", **more)
     section("abstention", "Abstention")
     bar("abstention", "abstention_recall")
     bar("abstention", "false_refusal_rate")
     section("costs", "Costs")
     if "latency_ms_median" in metrics and headline in metrics:
-        axes = {"xaxis": {"key": "latency_ms_median", "type": "METRIC"}, "yaxis": {"key": headline, "type": "METRIC"}}
-        chart("SCATTER", "costs", f"{headline} against latency", **axes)
+        both = {"xaxis": {"key": "latency_ms_median", "type": "METRIC"}, "yaxis": {"key": headline, "type": "METRIC"}}
+        chart("SCATTER", "costs", f"{headline} against latency", **both)
     bar("costs", "latency_ms_median")
     bar("costs", "index_bytes")
     used = {c["metricSectionId"] for c in charts}
