@@ -47,7 +47,14 @@ def shots(base: str, out: str) -> list[dict[str, Any]]:
     return [
         shot("runs", view, ("until", best.name)),
         shot("charts", charts, ("until", "Quality"), ("wait", 4000)),
-        shot("parallel", charts, ("until", "Quality"), ("wait", 3000), ("scroll", "Effect of the settings"), ("wait", 4000)),
+        shot(
+            "parallel",
+            charts,
+            ("until", "Quality"),
+            ("wait", 3000),
+            ("scroll", "Effect of the settings"),
+            ("wait", 4000),
+        ),
         shot("overview", run_path(experiment, best.run_id), size=(1400, 900)),
         shot("sweep", run_path(experiment, sweep.run_id), ("click", "Show more"), size=(1400, 760)),
         shot("questions", run_path(experiment, best.run_id, "per_question_table.json")),
