@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +82,18 @@ def check_rows(store: Store, rows: dict[str, list[tuple[object, ...]]]) -> None:
     assert not (store.out / "pending").exists()
 
 
+def documented_server() -> list[str]:
+    """What follows `mlflow server` in docs/mlflow.md, without the four options whose values belong to a machine."""
+    text = (Path(__file__).resolve().parents[1] / "docs" / "mlflow.md").read_text(encoding="utf-8")
+    command = text.split("$ mlflow server ", 1)[1].split("```", 1)[0].replace("\\\n", " ")
+    words = shlex.split(command)
+    own = ("--backend-store-uri", "--artifacts-destination", "--host", "--port")
+    found = dict(zip(words[::2], words[1::2], strict=True))
+    assert set(own) <= set(found)
+    assert found["--backend-store-uri"].startswith("postgresql+psycopg://")
+    return [word for option, value in found.items() if option not in own for word in (option, value)]
+
+
 QUERIES = {
     "runs": "select run_uuid, name, status from runs",
     "latest": "select run_uuid, key, value from latest_metrics",
@@ -94,7 +108,7 @@ def test_a_team_server_with_postgresql_loses_and_doubles_nothing(tmp_path: Path)
     psycopg = pytest.importorskip("psycopg")
     with postgres.running() as server:
         address = server.dsn.replace("postgresql://", "postgresql+psycopg://", 1)
-        with serving(tmp_path, address, "--workers", "2") as tracking:
+        with serving(tmp_path, address, *documented_server()) as tracking:
             out = tmp_path / "out"
             store = Store.open(tracking.uri, "team", out)
             log_in_parallel(tracking.uri, out)
@@ -108,6 +122,30 @@ def test_a_team_server_with_postgresql_loses_and_doubles_nothing(tmp_path: Path)
                 "datasets.name = 'tiny'",
             ):
                 assert len(store.search(query)) == CELLS, query
+            check_commands(tracking.uri, tmp_path / "elsewhere")
+
+
+def check_commands(uri: str, folder: Path) -> None:
+    """The commands of a person on another machine: nothing but the address is set."""
+    folder.mkdir()
+    env = os.environ | {"MLFLOW_TRACKING_URI": uri}
+    grid = ["sweep", "-q", "+experiment=demo", "chunker=fixed_256", "embedder=bm25,static", "reranker=none"]
+    for command in (grid, ["runs", "all", "--json"], ["ui"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "denominator", *command],
+            check=False,
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        if command[0] == "runs":
+            (sweep,) = json.loads(done.stdout)
+            assert (sweep["cells"], sweep["failed"], sweep["n"]) == (2, 0, 154)
+        if command[0] == "ui":
+            assert f"the latest sweep: {uri}/#/experiments/" in done.stdout
+    assert not (folder / "denominator-out" / "mlflow.db").exists()
 
 
 @pytest.mark.slow

@@ -476,16 +476,31 @@ class Store:
             metrics += [Metric(k, v, now, step) for k, v, step in facts.curve]
             tables = json.dumps([{"path": name, "type": "table"} for name in TABLES])
             tags = facts.tags | {"mlflow.loggedArtifacts": tables, "recorded": "false"}
-            self._batch(target, metrics=metrics, params=facts.params, tags=tags)
-            retry(lambda: self.client.log_artifacts(target, str(folder / "artifacts")), what="writing artifacts")
-            if facts.dataset:
-                self._log_dataset(target, facts.dataset)
+            with self._beside(partial(self.client.log_artifacts, target, str(folder / "artifacts"))):
+                self._batch(target, metrics=metrics, params=facts.params, tags=tags)
+                if facts.dataset:
+                    self._log_dataset(target, facts.dataset)
             self._close(target, "FINISHED")
         except StoreError as error:
             raise StoreError(
                 f"{error}; the outcomes of {facts.name!r} are safe in {folder} and the next start records them"
             ) from error
         return target
+
+    @contextlib.contextmanager
+    def _beside(self, upload: Callable[[], object]) -> Iterator[None]:
+        """Uploads files while the body runs: a server waits for the network more than for anything else."""
+        what = "writing artifacts"
+        if not self.uri.startswith(("http://", "https://")):
+            yield
+            retry(upload, what=what)
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1, thread_name_prefix="denominator-upload") as pool:
+            sent = pool.submit(retry, upload, what=what)
+            yield
+            sent.result()
 
     def _log_dataset(self, run_id: str, data: Mapping[str, str]) -> None:
         from mlflow.entities import Dataset as Entity
