@@ -43,6 +43,7 @@ def shots(base: str, out: str) -> list[dict[str, Any]]:
         made = {"file": str(HERE / f"{name}.png"), "url": f"{base}/{path}", "steps": list(steps)}
         return made | {"width": size[0], "height": size[1]}
 
+    away = (("wait", 800), ("click", "Run Name"), ("wait", 3000))  # a click elsewhere closes the menu
     view, charts = view_path(experiment, sweep_id), view_path(experiment, sweep_id, "CHART")
     return [
         shot("runs", view, ("until", best.name)),
@@ -59,7 +60,9 @@ def shots(base: str, out: str) -> list[dict[str, Any]]:
         shot("sweep", run_path(experiment, sweep.run_id), ("click", "Show more"), size=(1400, 760)),
         shot("questions", run_path(experiment, best.run_id, "per_question_table.json")),
         shot("figures", run_path(experiment, best.run_id, "figures/slices.png")),
-        shot("side_by_side", pair, ("until", "2 matching runs"), ("wait", 3000)),
+        shot(
+            "side_by_side", pair, ("until", "q001"), ("click", "Compare"), ("wait", 800), ("click", "retrieved"), *away
+        ),
         shot("dataset", view, ("until", best.name), ("click", f"{_dataset(store, best.run_id)}")),
         shot("report", run_path(experiment, sweep.run_id, "report/report.html"), ("wait", 3000)),
     ]

@@ -210,7 +210,8 @@ def view_path(experiment_id: str, sweep_id: str, mode: str = "") -> str:
 def run_path(experiment_id: str, run_id: str, artifact: str = "") -> str:
     """A run's page below the server's address, or one of its artifacts."""
     text = f"#/experiments/{quote(experiment_id)}/runs/{quote(run_id)}"
-    return f"{text}/artifacts/{quote(artifact)}" if artifact else text
+    text = f"{text}/artifacts/{quote(artifact)}" if artifact else text
+    return f"{text}?workflowType=machine_learning"
 
 
 def sweep_links(store: Store, sweep_id: str, run_id: str) -> str:
