@@ -3,7 +3,7 @@
     denominator sweep && python docs/img/make.py [--out denominator-out]
 
 Needs Chromium (`--chromium`, default: the one in the PATH), Node.js, and the package `playwright-core` where Node finds
-it: `npm install --prefix /tmp/pw playwright-core` and NODE_PATH=/tmp/pw/node_modules. Every picture is reduced to 64
+it: `npm install --prefix ~/pw playwright-core` and NODE_PATH=~/pw/node_modules. Every picture is reduced to 64
 colours and stays below 120 kB.
 """
 
