@@ -32,6 +32,7 @@ env: $(VENV)/.dev ## the development environment in .venv
 
 demo: $(VENV)/.user ## the default sweep on the bundled data, its record and its report
 	@$(BIN)/denominator sweep
+	@echo "        make ui: the same without activating $(VENV)"
 
 test: $(VENV)/.dev lint types contracts quick ## lint, types, import contracts and the quick tests
 
