@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -30,16 +30,7 @@ from denominator.uncertainty import estimate_mean, estimate_rate
 FOLDS: Final = 5
 LEAST_PER_CLASS: Final = 20
 LEAST_HAND_LABELS: Final = 50
-RUNGS: Final[tuple[Rung, ...]] = (
-    "flag",
-    "structured",
-    "sentinel",
-    "phrase",
-    "judge",
-    "error",
-    "empty_output",
-    "no_patterns",
-)
+RUNGS: Final[tuple[Rung, ...]] = get_args(Rung)
 
 # ------------------------------------------------------------------ one answer
 

@@ -288,7 +288,8 @@ def check_plan(plan: Plan) -> None:
 def _check_headline(plan: Plan) -> None:
     if plan.headline == "auto":
         return
-    from denominator.evaluation import DOCUMENT_FAMILIES, SPAN_FAMILIES, parse_metric, ranked_names, span_names
+    from denominator.evaluation import SPAN_FAMILIES, parse_metric, ranked_names, span_names
+    from denominator.metrics import FAMILIES_AT_K
 
     names = dict.fromkeys((*ranked_names(replace(plan, headline="auto")), *span_names(plan)))
     try:
@@ -297,9 +298,9 @@ def _check_headline(plan: Plan) -> None:
         parsed = None
     if plan.headline not in names and parsed is not None:  # slots and chunks are measured when they are asked for
         family = parsed.family.removeprefix("slot_").removeprefix("chunk_")
-        if family in DOCUMENT_FAMILIES and parsed.k in plan.ks:
+        if family in FAMILIES_AT_K and parsed.k in plan.ks:
             return
-        if family in (*DOCUMENT_FAMILIES, *SPAN_FAMILIES) and parsed.k is not None:
+        if family in (*FAMILIES_AT_K, *SPAN_FAMILIES) and parsed.k is not None:
             what = f"budget={parsed.k}" if parsed.level == "L5" else f"ks=[{', '.join(map(str, [*plan.ks, parsed.k]))}]"
             raise ConfigError(f"headline: {plan.headline!r} needs {what}")
     if plan.headline not in names:

@@ -16,6 +16,7 @@ import numpy as np
 
 from denominator.eligibility import build_ledger, classify, document_groups, groups_of, lost_evidence, statuses_of
 from denominator.errors import ConfigError, MeasurementError, listing
+from denominator.metrics import metric_names
 from denominator.ranking import canonical, check_depth, check_k, to_documents
 from denominator.types import (
     Answer,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from denominator.spans import CorpusIndex
 
 TIED_FAMILIES = ("recall", "hit", "mrr")
-DOCUMENT_FAMILIES = ("recall", "complete", "precision", "hit", "mrr", "ndcg")
 SPAN_FAMILIES = ("coverage", "recall_tau100", "recall_tau50", "span_recall", "span_precision", "span_iou")
 _NAME = re.compile(r"(?P<family>[a-z0-9_]+?)(?:@(?P<budget>b)?(?P<k>\d+))?")
 MOST_SLICE_VALUES = 20
@@ -84,7 +84,7 @@ def ranked_names(plan: Plan) -> tuple[str, ...]:
 
     A headline at the slot or the chunk level (L2, L3) is measured too.
     """
-    names = (*(f"{family}@{k}" for family in DOCUMENT_FAMILIES for k in plan.ks), f"map@{plan.pool}", "r_precision")
+    names = metric_names(plan.ks, plan.pool)
     other = plan.headline != "auto" and parse_metric(plan.headline).level in {"L1", "L2", "L3"}
     return tuple(dict.fromkeys((*names, plan.headline))) if other else names
 
@@ -519,7 +519,12 @@ def _judged(outcomes: Sequence[Outcome], eligible: Sequence[Outcome], plan: Plan
 
 def slice_values(outcome: Outcome, tag: str) -> tuple[str, ...]:
     """The slices of one tag that a question is in, as text; a list puts it in several."""
-    value = outcome.tags.get(tag)
+    return tag_values(outcome.tags, tag)
+
+
+def tag_values(tags: Mapping[str, Any], tag: str) -> tuple[str, ...]:
+    """The values of one tag as text: each member of a list, true and false as in JSON, nothing where it is absent."""
+    value = tags.get(tag)
     if value is None:
         return ()
     items = value if isinstance(value, (list, tuple)) else (value,)

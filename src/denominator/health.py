@@ -19,6 +19,7 @@ import numpy as np
 from denominator import duplicates, tokens
 from denominator.eligibility import document_groups, groups_of, lost_evidence, span_groups, state_of
 from denominator.errors import ConfigError, InputError, MeasurementError
+from denominator.evaluation import MOST_SLICE_VALUES, tag_values
 from denominator.types import STATES, Dataset, Document, Group, Plan, Question, State
 
 Severity = Literal["error", "warning", "note"]
@@ -36,7 +37,6 @@ EMBEDDER_LIMITS: Mapping[int, str] = {
 NEAR_DOCUMENTS, DOCUMENT_WINDOW = 0.8, 9
 NEAR_QUESTIONS, QUESTION_WINDOW = 0.6, 5
 COPIED_SHARE, COPIED_WORDS, COPIED_QUESTIONS = 0.5, 6, 0.1
-MOST_SLICE_VALUES = 20
 MOST_REFUSED = 1000
 SHOWN = 3
 
@@ -560,12 +560,6 @@ def _copied(shares: Mapping[str, float]) -> Iterator[Finding]:
 # ------------------------------------------------------------------ what can be detected
 
 
-def _tag_values(question: Question, tag: str) -> tuple[str, ...]:
-    value = question.tags.get(tag)
-    items = value if isinstance(value, (list, tuple)) else () if value is None else (value,)
-    return tuple(dict.fromkeys(str(item).lower() if isinstance(item, bool) else str(item) for item in items))
-
-
 def _slices(facts: _Facts) -> dict[tuple[str, str], list[Question]]:
     """Eligible questions by tag and value: the tags that were named, else every tag with 2 to 20 values."""
     tags = sorted({tag for q in facts.data.questions for tag in q.tags})
@@ -575,9 +569,9 @@ def _slices(facts: _Facts) -> dict[tuple[str, str], list[Question]]:
     found: dict[tuple[str, str], list[Question]] = {}
     eligible = facts.within("answerable")
     for tag in facts.slices or tags:
-        values = sorted({v for q in facts.data.questions for v in _tag_values(q, tag)})
+        values = sorted({v for q in facts.data.questions for v in tag_values(q.tags, tag)})
         if facts.slices or 2 <= len(values) <= MOST_SLICE_VALUES:
-            found |= {(tag, v): [q for q in eligible if v in _tag_values(q, tag)] for v in values}
+            found |= {(tag, v): [q for q in eligible if v in tag_values(q.tags, tag)] for v in values}
     return found
 
 

@@ -121,14 +121,17 @@ def parse_name(name: str) -> Metric:
     return Metric(kind, check_k(int(number)), level)
 
 
+FAMILIES_AT_K = ("recall", "complete", "precision", "hit", "mrr", "ndcg")
+"""What a run reports at every K."""
+
+
 def metric_names(ks: Sequence[int], depth: int | None = None, levels: Sequence[Level] = ("L1",)) -> tuple[str, ...]:
     """The names that a run reports: every metric at every K, average precision at `depth`, R-precision.
 
     >>> metric_names([5], 100)[:3], metric_names([5], 100)[-2:]
     (('recall@5', 'complete@5', 'precision@5'), ('map@100', 'r_precision'))
     """
-    at_k = ("recall", "complete", "precision", "hit", "mrr", "ndcg")
-    names = [Metric(kind, check_k(k), level).name for level in levels for kind in at_k for k in ks]
+    names = [Metric(kind, check_k(k), level).name for level in levels for kind in FAMILIES_AT_K for k in ks]
     for level in levels:
         names += [Metric("map", depth, level).name, Metric("r_precision", None, level).name]
     return tuple(names)
