@@ -19,7 +19,17 @@ from denominator.audit import AuditReport, Recovered, audit_outcomes, recover
 from denominator.errors import ConfigError, DenominatorError, InputError, JudgementError, listing
 from denominator.evaluation import summarize
 from denominator.records import dumps
-from denominator.scoring import ScoreReport, add_inputs, audit_lines, columns, interval, ledger_lines, number, score
+from denominator.scoring import (
+    ScoreReport,
+    add_inputs,
+    audit_lines,
+    columns,
+    interval,
+    ledger_lines,
+    number,
+    options_of,
+    score,
+)
 from denominator.types import METRIC_VERSION, Dataset, Estimate, Hit, Outcome, Plan, RecordedRun, Result
 
 if TYPE_CHECKING:
@@ -463,7 +473,7 @@ def run_audit(args: argparse.Namespace) -> int:
         )
     if args.unanswerable_share is not None or args.convention is not None:
         raise ConfigError("--unanswerable-share and --convention belong to --mean")
-    result = audit(args.golden, args.run, **_scoring_options(args))
+    result = audit(args.golden, args.run, ks=args.k, **options_of(args))
     if args.json:
         sys.stdout.write(dumps(result.as_dict()) + "\n")
         return 0
@@ -474,17 +484,6 @@ def run_audit(args: argparse.Namespace) -> int:
     lines += ["", *(f"note: {note}" for note in result.report.notes)]
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
-
-
-def _scoring_options(args: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "ks": args.k,
-        "lenient": args.lenient,
-        "assume_answerable": args.assume_answerable,
-        "depth": args.depth,
-        "min_grade": args.min_grade,
-        "plan": Plan(ties=args.ties),
-    }
 
 
 def _mean_of(args: argparse.Namespace) -> Mean | None:

@@ -20,8 +20,8 @@ from denominator.errors import ConfigError, JudgementError, MeasurementError, St
 from denominator.evaluation import Summary, audit_metric, summarize
 from denominator.gate import Gate, Measured, Rule
 from denominator.records import dumps
-from denominator.scoring import ScoreReport, score, write_atomically
-from denominator.types import Plan, RecordedRun
+from denominator.scoring import ScoreReport, add_reading, add_scoring, options_of, score, write_atomically
+from denominator.types import RecordedRun
 
 if TYPE_CHECKING:
     from denominator.report import Failure, Report, Written
@@ -491,16 +491,8 @@ def _file_arguments(parser: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--golden", metavar="FILE", help="golden set (JSON lines or TREC qrels); runs are then files too"
     )
-    files.add_argument("--corpus", metavar="FILE", help="documents: checks the gold and enables coverage by spans")
-    files.add_argument("--lenient", action="store_true", help="exclude and count questions that cannot be scored")
-    files.add_argument("--assume-answerable", action="store_true", help="unlabelled questions with gold are answerable")
-    files.add_argument("--depth", type=int, metavar="N", help="how many hits were asked for, if the run does not say")
-    files.add_argument("--min-grade", type=int, default=1, metavar="G", help="TREC qrels: least grade that is gold")
-    files.add_argument("--ties", choices=("asc", "trec"), default="asc", help="tie rule (trec: as trec_eval)")
-    files.add_argument("--cluster", metavar="FIELD", help="field that says which questions belong together")
-    files.add_argument("--lang", default="en", help="language of questions that do not say it (default: en)")
-    files.add_argument("--micro", action="store_true", help="recall over evidence groups instead of questions")
-    files.add_argument("--threshold", type=float, metavar="T", help="abstain below this score, instead of fitting one")
+    add_reading(files)
+    add_scoring(files)
 
 
 def _scored(
@@ -512,22 +504,8 @@ def _scored(
     golden: str | None = None,
     answers: str | None = None,
 ) -> ScoreReport:
-    base = Plan(ties=args.ties, aggregation="micro" if args.micro else "macro")
-    return score(
-        golden or args.golden,
-        run,
-        answers,
-        ks=ks,
-        lenient=args.lenient,
-        assume_answerable=args.assume_answerable,
-        depth=args.depth,
-        corpus=args.corpus,
-        min_grade=args.min_grade,
-        cluster=args.cluster,
-        lang=args.lang,
-        threshold=args.threshold,
-        plan=base if budget is None else replace(base, budget=budget),
-    )
+    plan = {} if budget is None else {"budget": budget}
+    return score(golden or args.golden, run, answers, ks=ks, **options_of(args, **plan))
 
 
 def as_recorded(report: ScoreReport, name: str, run_id: str) -> RecordedRun:

@@ -518,25 +518,45 @@ def add_inputs(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument("--golden", required=required, metavar="FILE", help="golden set: JSON lines or TREC qrels")
     parser.add_argument("--run", metavar="FILE", help="recorded run: JSON lines or a TREC run")
     parser.add_argument("-k", type=_ks, default=(1, 3, 5, 10), metavar="1,5", help="cut-offs (default: 1,3,5,10)")
-    parser.add_argument("--lenient", action="store_true", help="exclude and count questions that cannot be scored")
-    parser.add_argument(
+    add_reading(parser)
+
+
+def add_reading(to: argparse._ActionsContainer) -> None:
+    """How golden sets and runs in files are read, whatever is then done with them."""
+    to.add_argument("--lenient", action="store_true", help="exclude and count questions that cannot be scored")
+    to.add_argument(
         "--assume-answerable", action="store_true", help="unlabelled questions that have gold are answerable"
     )
-    parser.add_argument("--depth", type=int, metavar="N", help="how many hits the run asked for, if it does not say")
-    parser.add_argument("--min-grade", type=int, default=1, metavar="G", help="TREC qrels: least grade that is gold")
-    parser.add_argument("--ties", choices=("asc", "trec"), default="asc", help="tie rule (trec: as trec_eval)")
+    to.add_argument("--depth", type=int, metavar="N", help="how many hits the run asked for, if it does not say")
+    to.add_argument("--min-grade", type=int, default=1, metavar="G", help="TREC qrels: least grade that is gold")
+    to.add_argument("--ties", choices=("asc", "trec"), default="asc", help="tie rule (trec: as trec_eval)")
+
+
+def add_scoring(to: argparse._ActionsContainer) -> None:
+    """What is measured on them: for `score` and for the commands that score files before they judge."""
+    to.add_argument("--corpus", metavar="FILE", help="documents: checks the gold and enables coverage by spans")
+    to.add_argument("--cluster", metavar="FIELD", help="field that says which questions belong together")
+    to.add_argument("--lang", default="en", help="language of questions that do not say it (default: en)")
+    to.add_argument("--threshold", type=float, metavar="T", help="abstain below this score, instead of fitting one")
+    to.add_argument("--micro", action="store_true", help="recall over evidence groups instead of questions")
+
+
+_OPTIONS = ("lenient", "assume_answerable", "depth", "min_grade", "corpus", "cluster", "lang", "threshold")
+
+
+def options_of(args: argparse.Namespace, **plan: Any) -> dict[str, Any]:
+    """Keyword arguments of `score` from a command line that has some or all of these options; `plan`: its fields."""
+    aggregation = "micro" if getattr(args, "micro", False) else "macro"
+    given = {name: getattr(args, name) for name in _OPTIONS if hasattr(args, name)}
+    return given | {"plan": Plan(**{"ties": args.ties, "aggregation": aggregation} | plan)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `denominator score`."""
     add_inputs(parser, required=True)
+    add_scoring(parser)
     parser.add_argument("--answers", metavar="FILE", help="recorded answers: JSON lines")
-    parser.add_argument("--corpus", metavar="FILE", help="documents: checks the gold and enables coverage by spans")
-    parser.add_argument("--cluster", metavar="FIELD", help="field that says which questions belong together")
-    parser.add_argument("--lang", default="en", help="language of questions that do not say it (default: en)")
     parser.add_argument("--slice", action="append", default=[], metavar="TAG", help="group by this tag (repeatable)")
-    parser.add_argument("--threshold", type=float, metavar="T", help="abstain below this score, instead of fitting one")
-    parser.add_argument("--micro", action="store_true", help="recall over evidence groups instead of questions")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object")
     form.add_argument("--csv", action="store_true", help="one row for each value")
@@ -559,22 +579,7 @@ def run(args: argparse.Namespace) -> int:
     for option in ("experiment", "run_name", "out"):
         if args.mlflow is None and getattr(args, option) is not None:
             raise ConfigError(f"--{option.replace('_', '-')} belongs to --mlflow")
-    report = score(
-        args.golden,
-        args.run,
-        args.answers,
-        ks=args.k,
-        lenient=args.lenient,
-        assume_answerable=args.assume_answerable,
-        depth=args.depth,
-        corpus=args.corpus,
-        min_grade=args.min_grade,
-        cluster=args.cluster,
-        lang=args.lang,
-        slices=args.slice,
-        threshold=args.threshold,
-        plan=Plan(ties=args.ties, aggregation="micro" if args.micro else "macro"),
-    )
+    report = score(args.golden, args.run, args.answers, ks=args.k, slices=args.slice, **options_of(args))
     if args.per_question is not None:
         write_atomically(args.per_question, "".join(outcomes_to_lines(report.outcomes)))
     logged = _logged(report, args) if args.mlflow is not None else None
