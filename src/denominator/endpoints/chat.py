@@ -114,25 +114,10 @@ class ChatModel(Endpoint):
             "version": self.version,
         }
         kept = Kept(cache, namespace, f"{self.model} chat")
-        keys = [sha(body) for body in bodies]
-        found: dict[str, Any] = {key: value for key, (value, _) in kept.find(keys).items()}
-        place = {key: i for i, key in reversed(list(enumerate(keys)))}
-        todo = sorted((i for key, i in place.items() if key not in found))
+        keys = {i: sha(body) for i, body in enumerate(bodies)}
         asker = _Asker(self, schema, flag)
-        wrong: dict[str, str] = {}
-        asking = asker.client.each(len(todo), lambda j, stop: asker.ask(bodies[todo[j]], stop))
-        try:
-            for j, reply in asking:
-                key = keys[todo[j]]
-                if isinstance(reply, EndpointError):
-                    wrong[key] = f"{self.what}: {reply}"
-                else:
-                    found[key] = reply
-                    kept.add(key, reply)
-        finally:
-            asking.close()
-            kept.flush()
-        return [found[key] if key in found else wrong[key] for key in keys]
+        found, wrong = kept.complete(keys, asker.client, lambda i, stop: asker.ask(bodies[i], stop))
+        return [found[key] if key in found else f"{self.what}: {wrong[key]}" for key in keys.values()]
 
     def bill(self, replies: Sequence[dict[str, Any] | str], name: str) -> dict[str, float]:
         """Tokens and money of the replies to all questions; a failed one costs nothing here."""

@@ -18,7 +18,6 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
@@ -28,6 +27,7 @@ import numpy as np
 
 from denominator.errors import ConfigError, StageError
 from denominator.masking import MASK, mask, remember, secret_name
+from denominator.retrievers.threads import side_by_side
 
 T = TypeVar("T")
 SHOWN = 300
@@ -413,18 +413,8 @@ class Client:
                     row.clear()
             return found
 
-        if count <= 1 or self.settings.concurrency == 1:
-            for i in range(count):
-                yield i, one(i)
-            return
-        pool = ThreadPoolExecutor(min(count, self.settings.concurrency), "denominator-endpoint")
-        try:
-            waiting = {pool.submit(one, i): i for i in range(count)}
-            for done in as_completed(waiting):
-                yield waiting.pop(done), done.result()
-        finally:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+        most = self.settings.concurrency
+        yield from side_by_side(count, one, concurrency=most, stop=stop, name="denominator-endpoint")
 
 
 def split_on_content(

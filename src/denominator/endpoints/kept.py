@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from threading import Event
 from typing import Any
 
 import numpy as np
 
 from denominator.cache import Cache, Payload
+from denominator.endpoints.client import Client, EndpointError
 from denominator.fingerprint import sha
 from denominator.retrievers.dense import Vectors
 
@@ -73,6 +75,34 @@ class Kept:
                 vectors = entry.arrays.get("vectors")
                 found[key] = (entry.lists["values"][row], None if vectors is None else np.asarray(vectors[row]))
         return found
+
+    def complete(
+        self, keys: Mapping[int, str], client: Client, ask: Callable[[int, Event], Any]
+    ) -> tuple[dict[str, Any], dict[str, EndpointError]]:
+        """What is kept, and `ask(i, stop)` for the first i of each other key: the values, and what failed, by key.
+
+        Answers are kept as they come; a failure is not, so the next sweep asks again.
+        """
+        found: dict[str, Any] = {key: value for key, (value, _) in self.find(keys.values()).items()}
+        first: dict[str, int] = {}
+        for i, key in keys.items():
+            if key not in found:
+                first.setdefault(key, i)
+        todo = list(first.items())
+        wrong: dict[str, EndpointError] = {}
+        asking = client.each(len(todo), lambda j, stop: ask(todo[j][1], stop))
+        try:
+            for j, reply in asking:
+                key = todo[j][0]
+                if isinstance(reply, EndpointError):
+                    wrong[key] = reply
+                else:
+                    found[key] = reply
+                    self.add(key, reply)
+        finally:
+            asking.close()
+            self.flush()
+        return found, wrong
 
     def add(self, key: str, value: Any, vector: Vectors | None = None) -> None:
         """One more answer; written with others after a while. Whoever adds calls `flush` in the end, come what may."""

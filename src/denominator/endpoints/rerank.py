@@ -80,34 +80,17 @@ class Rerank(Endpoint):
         }
         cache = bench.cache if bench.queries.kept else Cache(None)
         kept = Kept(cache, namespace, f"{self.model or self.dialect} rerank")
-        found: dict[str, Any] = {key: value for key, (value, _) in kept.find(keys.values()).items()}
-        todo = list({keys[i]: i for i in reversed(rows) if keys[i] not in found}.values())[::-1]
-        wrong: dict[str, str] = {}
         client = self.client()
-
-        def work(j: int, stop: Event) -> dict[str, Any]:
-            i = todo[j]
-            return self._asked(client, bench.queries.texts[i], pools[i], stop)
-
-        asking = client.each(len(todo), work)
-        try:
-            for j, reply in asking:
-                key = keys[todo[j]]
-                if isinstance(reply, EndpointError):
-                    wrong[key] = f"{self.what}: {reply}"
-                else:
-                    found[key] = reply
-                    kept.add(key, reply)
-        finally:
-            asking.close()
-            kept.flush()
+        found, wrong = kept.complete(
+            keys, client, lambda i, stop: self._asked(client, bench.queries.texts[i], pools[i], stop)
+        )
         scores = np.zeros(len(ranked.unit))
         errors = dict(ranked.errors)
         for i in rows:
             if keys[i] in found:
                 scores[ranked.offsets[i] : ranked.offsets[i + 1]] = found[keys[i]]["scores"]
             else:
-                errors[i] = wrong[keys[i]]
+                errors[i] = f"{self.what}: {wrong[keys[i]]}"
         done = without(resorted(ranked, scores, bench.order), errors)
         facts = {**ranked.facts, **self._costs([found[key] for key in dict.fromkeys(keys.values()) if key in found])}
         return replace(done, confidence=None, has_confidence=self.confidence, facts=facts)

@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
@@ -22,6 +21,7 @@ import numpy as np
 
 from denominator.errors import ConfigError, DenominatorError
 from denominator.masking import mask
+from denominator.retrievers.threads import side_by_side
 
 T = TypeVar("T")
 
@@ -99,17 +99,7 @@ class Caller:
                     failures.clear()
             return found
 
-        if count <= 1 or how.concurrency == 1:  # in the caller's own thread: some clients know only one
-            yield from ((i, one(i)) for i in range(count))
-            return
-        pool = ThreadPoolExecutor(min(count, how.concurrency), "denominator-call")
-        try:
-            waiting = {pool.submit(one, i): i for i in range(count)}
-            for done in as_completed(waiting):
-                yield waiting.pop(done), done.result()
-        finally:
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+        yield from side_by_side(count, one, concurrency=how.concurrency, stop=stop, name="denominator-call")
 
     def _attempts(self, i: int, call: Callable[[int], T], stop: threading.Event) -> T | Failed:
         how = self.how

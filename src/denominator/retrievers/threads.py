@@ -1,4 +1,4 @@
-"""How many cores a cell may use, so that the workers of a sweep do not fight for them.
+"""How many cores a cell may use, so that the workers of a sweep do not fight for them; and calls side by side.
 
 `DENOMINATOR_THREADS` says it (a launcher with as many workers as cores sets 1); without it a cell uses all cores.
 No result depends on the number.
@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from threading import Event
+from typing import TypeVar
 
 from denominator.errors import ConfigError
+
+T = TypeVar("T")
 
 
 def threads() -> int:
@@ -30,3 +35,23 @@ def threads_limited(most: int) -> Iterator[None]:
 
     with threadpool_limits(most, user_api="blas"):
         yield
+
+
+def side_by_side(
+    count: int, call: Callable[[int], T], *, concurrency: int, stop: Event, name: str
+) -> Iterator[tuple[int, T]]:
+    """`(i, call(i))` for all i as they are done, `concurrency` at once; one at a time in the caller's own thread.
+
+    Whoever closes the iterator early sets `stop`, and what was not begun is not begun.
+    """
+    if count <= 1 or concurrency == 1:  # some clients know only the thread that made them
+        yield from ((i, call(i)) for i in range(count))
+        return
+    pool = ThreadPoolExecutor(min(count, concurrency), name)
+    try:
+        waiting = {pool.submit(call, i): i for i in range(count)}
+        for done in as_completed(waiting):
+            yield waiting.pop(done), done.result()
+    finally:
+        stop.set()
+        pool.shutdown(wait=False, cancel_futures=True)
