@@ -18,6 +18,7 @@ from denominator import __version__
 from denominator.answerers import Answerer, Threshold, Writer, contexts_of, judged_texts
 from denominator.cache import Array, Cache, Entry, Payload, describe
 from denominator.chunkers import Chunker, checked_chunks
+from denominator.corpus import ids_of, in_memory, in_order
 from denominator.eligibility import document_groups
 from denominator.errors import ConfigError, DenominatorError, MeasurementError, StageError
 from denominator.evaluation import Summary, evaluate, parse_metric, summarize
@@ -177,7 +178,7 @@ def run_cell(
 
 
 def _dataset_bytes(data: Dataset) -> int:
-    return 4 * sum(len(d.text) for d in data.documents) + 2000 * len(data.questions)
+    return in_memory(data.documents) + 2000 * len(data.questions)
 
 
 class _Work:
@@ -229,7 +230,7 @@ class _Work:
             run,
             self.plan,
             index=index,
-            corpus_ids={d.id for d in self.data.documents} if self.data.documents else None,
+            corpus_ids=ids_of(self.data.documents) if self.data.documents else None,
             answers=answers,
             judge=judge,
             decide=self.cell.answerer is not None,
@@ -264,7 +265,7 @@ class _Work:
     # ---------------------------------------------------------------- stages
 
     def bench(self) -> Bench:
-        documents = tuple(sorted(self.data.documents, key=lambda d: d.id))
+        documents = in_order(self.data.documents)
         part: Any = self.cell.chunker
         inputs = _chunk_inputs(part, self.data.corpus_hash)
         name = type(part).__name__
@@ -286,7 +287,7 @@ class _Work:
         return Bench(self.cache, table, queries, self.plan.pool, self.progress)
 
     def _table(
-        self, stage: str, inputs: Mapping[str, Any], compute: Callable[[], Payload], documents: tuple[Document, ...]
+        self, stage: str, inputs: Mapping[str, Any], compute: Callable[[], Payload], documents: Sequence[Document]
     ) -> tuple[ChunkTable, Array | None]:
         """The chunks of a stage, and the chunk that each belongs to where they are small units.
 
@@ -339,7 +340,7 @@ class _Work:
         return unpack(entry)
 
     def _corpus_index(self) -> CorpusIndex:
-        documents = sorted(self.data.documents, key=lambda d: d.id)
+        documents = in_order(self.data.documents)
         entry = self.cache.stage(
             "corpus_index",
             {"corpus": self.data.corpus_hash or "", "code": 1},

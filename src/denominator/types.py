@@ -98,11 +98,13 @@ class Question:
 class Dataset:
     """Documents and labelled questions, as a reader gives them. Without a corpus `documents` is empty.
 
+    `documents` is a tuple, or `corpus.Documents` where the texts would fill the memory; it is read by position or in
+    order, and by id through the functions of `corpus`, which copy neither.
     `label_source` is `"labels"` or `"assumed"` (a declared option marked questions with gold answerable).
     """
 
     name: str
-    documents: tuple[Document, ...]
+    documents: Sequence[Document]
     questions: tuple[Question, ...]
     dataset_hash: str
     corpus_hash: str | None

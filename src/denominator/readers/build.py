@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from denominator.corpus import held, ids_of, in_order
 from denominator.eligibility import assume_answerable as mark_answerable
 from denominator.errors import ConfigError
 from denominator.readers.textfiles import Row, near
@@ -59,22 +60,31 @@ def dataset(
     Without a corpus (`corpus=False`) there is no corpus hash. Gold that is not in the corpus stays as it is and is
     counted in a note: the ledger puts such a question in `needs_review` when no alternative of a group is there.
     """
-    from denominator.fingerprint import corpus_hash, dataset_hash
+    from denominator.fingerprint import dataset_hash, ordered_corpus_hash
 
-    docs, made, said = tuple(documents), tuple(questions), list(notes)
+    docs = held(documents)
+    made, said, hashed = tuple(questions), list(notes), None
     if assume_answerable:
         before = made
         made = mark_answerable(before)
         n = sum(a is not b for a, b in zip(before, made, strict=True))
         said.append(f"assume_answerable: {n} unlabelled questions with gold are taken as answerable")
     if corpus:
-        ids = {d.id for d in docs}
+        ids = ids_of(docs)
         absent = {a.doc for q in made for g in q.gold for a in g if a.doc not in ids}
         absent.update(d for q in made for d, grade in (q.grades or {}).items() if grade > 0 and d not in ids)
         if absent:
             shown = ", ".join(repr(i) for i in sorted(absent)[:5])
             said.append(f"gold documents that are not in the corpus: {len(absent)} ({shown})")
-        blank = sum(not d.text.strip() and not (d.title or "").strip() for d in docs)
+        blank = 0
+
+        def counted() -> Iterator[Document]:  # one walk over the texts for both
+            nonlocal blank
+            for document in in_order(docs):
+                blank += not document.text.strip() and not (document.title or "").strip()
+                yield document
+
+        hashed = ordered_corpus_hash(counted())
         if blank:
             said.append(f"documents without any text: {blank}")
     return Dataset(
@@ -82,7 +92,7 @@ def dataset(
         documents=docs,
         questions=made,
         dataset_hash=dataset_hash(made),
-        corpus_hash=corpus_hash(docs) if corpus else None,
+        corpus_hash=hashed,
         label_source="assumed" if assume_answerable else "labels",
         evaluate=evaluate,
         source=source,

@@ -19,6 +19,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from denominator.corpus import held, texts_of
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import Evaluate, check_evaluate, dataset, default_name, label
 from denominator.readers.textfiles import Row, Seen, as_path, json_rows, kind, one_of
@@ -310,11 +311,11 @@ def load(
     """
     check_evaluate(evaluate)
     unread: Counter[str] = Counter()
-    documents = tuple(read_documents(corpus, unread=unread)) if corpus is not None else ()
+    documents = held(read_documents(corpus, unread=unread)) if corpus is not None else ()
     made = tuple(
         read_questions(
             questions,
-            texts={d.id: d.text for d in documents} if corpus is not None else None,
+            texts=texts_of(documents) if corpus is not None else None,
             text_required=corpus is not None,
             cluster=cluster,
             lang=lang,

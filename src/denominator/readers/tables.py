@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from denominator.corpus import held, texts_of
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import Evaluate, check_evaluate, dataset, default_name, label
 from denominator.readers.native import question_of, read_documents
@@ -340,8 +341,8 @@ class Table:
         check_evaluate(self.evaluate)
 
     def load(self) -> Dataset:
-        documents = tuple(_documents(self)) if self.corpus is not None else ()
-        texts = {d.id: d.text for d in documents} if self.corpus is not None else None
+        documents = held(_documents(self)) if self.corpus is not None else ()
+        texts = texts_of(documents) if self.corpus is not None else None
         flat = format_of(as_path(self.questions), self.format) in ("csv", "tsv")
         names = {ours: theirs for ours, theirs in self.columns.items() if ours != theirs}
         names["state"] = self.columns.get("state") or self.columns.get("answerable") or "state"

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from denominator.corpus import names_of
 from denominator.errors import StageError
 from denominator.fingerprint import sha
 from denominator.types import Bools, Chunk, Document, Floats, Int32s, Ints, Run, Units, chunk_id
 
 NO_TEXT = "the question has no text"
+BLOCK = 65_536
+CHARACTERS = 1 << 20
+"""Characters of documents whose tokens are counted at once."""
 DECIMALS = 6
 """Scores are rounded so far before they are compared: two machines, blocks or thread counts then agree."""
 
@@ -26,7 +31,7 @@ class ChunkTable:
     """
 
     key: str
-    documents: tuple[Document, ...]
+    documents: Sequence[Document]
     units: Units
     tokens: Int32s
     headers: Mapping[int, str] = field(default_factory=dict)
@@ -77,20 +82,21 @@ class Columns:
     headers: Mapping[int, str]
     own: Mapping[int, tuple[str, str]]
 
-    def table(self, key: str, documents: tuple[Document, ...]) -> ChunkTable:
-        doc, start, end = self.doc.tolist(), self.start.tolist(), self.end.tolist()
-        names = [d.id for d in documents]
-        ids = [
-            self.own[i][0] if i in self.own else chunk_id(names[d], a, b)
-            for i, (d, a, b) in enumerate(zip(doc, start, end, strict=True))
-        ]
+    def table(self, key: str, documents: Sequence[Document]) -> ChunkTable:
+        names = names_of(documents)
+        ids: list[str] = []
+        for a in range(0, len(self.doc), BLOCK):  # a column as Python numbers would be larger than the ids
+            doc, start, end = (c[a : a + BLOCK].tolist() for c in (self.doc, self.start, self.end))
+            places = enumerate(zip(doc, start, end, strict=True), a)
+            ids += [self.own[i][0] if i in self.own else chunk_id(names[d], b, z) for i, (d, b, z) in places]
         if len(set(ids)) != len(ids):
-            twice = next(i for n, i in enumerate(ids) if i in set(ids[:n]))
+            seen: set[str] = set()
+            twice = next(i for i in ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
             raise StageError(f"two chunks have the id {twice!r}; ids of chunks must be distinct in the whole corpus")
         unanchored = self.start < 0
         units = Units(
             ids=tuple(ids),
-            docs=tuple(names),
+            docs=names,
             doc=self.doc,
             start=self.start,
             end=self.end,
@@ -104,15 +110,24 @@ def columns_of(documents: Sequence[Document], chunked: Iterable[Sequence[Chunk]]
     """Columns of the chunks of each document, in the order of the documents."""
     from denominator import tokens
 
-    doc: list[int] = []
-    start: list[int] = []
-    end: list[int] = []
-    header_tokens: list[int] = []
+    doc, start, end, header_tokens = array("i"), array("q"), array("q"), array("i")
     counts: list[Int32s] = []
     headers: dict[int, str] = {}
     own: dict[int, tuple[str, str]] = {}
+    texts: list[str] = []  # documents whose tokens are not counted yet, laid end to end
+    base = array("q")  # for each of their chunks, where its document begins
+    size = 0
+
+    def count() -> None:
+        if len(base):
+            at = np.array(base, np.int64)
+            spans = np.array([start[-len(base) :], end[-len(base) :]], np.int64) + at
+            counts.append(_span_tokens("\n".join(texts), spans[0], spans[1]))
+
     for d, (document, chunks) in enumerate(zip(documents, chunked, strict=True)):
-        base = len(doc)
+        if size > CHARACTERS:
+            count()
+            texts, base, size = [], array("q"), 0
         for chunk in chunks:
             i = len(doc)
             anchored = chunk.start is not None and chunk.end is not None
@@ -124,8 +139,10 @@ def columns_of(documents: Sequence[Document], chunked: Iterable[Sequence[Chunk]]
                 headers[i] = chunk.header
             if not anchored or chunk.id != chunk_id(document.id, start[i], end[i]):
                 own[i] = (chunk.id, chunk.text)
-        spans = np.array([start[base:], end[base:]], np.int64).reshape(2, -1)
-        counts.append(_span_tokens(document.text, spans[0], spans[1]) if spans.size else np.empty(0, np.int32))
+            base.append(size)
+        texts.append(document.text)
+        size += len(document.text) + 1
+    count()
     total = np.concatenate(counts) if counts else np.empty(0, np.int32)
     for i, (_, text) in own.items():
         if start[i] < 0:
