@@ -106,6 +106,21 @@ def test_threads_of_each_launcher() -> None:
     assert app.threads_of({"_target_": slurm, "cpus_per_task": None}, 64) == 1
 
 
+def test_workers_begin_with_cells_that_share_no_first_stage() -> None:
+    """Neighbours in a grid share a first stage: of two workers one would wait for the other."""
+    grid = [
+        [f"chunker={c}", f"embedder={e}", f"reranker={r}", "ks=[1]"]
+        for c in ("whole", "sentences_128")
+        for e in ("bm25", "onnx")
+        for r in ("none", "mix", "maxsim")
+    ]
+    begun = app.apart(grid)
+    assert sorted(begun) == sorted(grid)
+    assert [(o[0], o[1]) for o in begun] == [(o[0], o[1]) for o in grid[::3]] * 3
+    assert [o[2] for o in begun] == ["reranker=none"] * 4 + ["reranker=mix"] * 4 + ["reranker=maxsim"] * 4
+    assert app.apart([]) == []
+
+
 def test_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DENOMINATOR_THREADS", "3")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
