@@ -1024,8 +1024,44 @@ def _launch(app: Application, mode: Mode, master: DictConfig) -> None:
         import optuna
 
         optuna.logging.set_verbosity(logging.WARNING)
-    with _shared_cores(master.hydra.launcher):
+    with _shared_cores(master.hydra.launcher), _spread(master.hydra.launcher):
         app.hydra.multirun(app.config_name, job, app.overrides, with_log_configuration=False)
+
+
+def apart(lists: Sequence[list[str]]) -> list[list[str]]:
+    """Override lists in an order for workers side by side: one cell of every first stage before a second of any.
+
+    Neighbours in a grid share their first stage, so the worker of the second one would only wait for the first's.
+
+    >>> apart([[f"embedder={e}", f"reranker={r}"] for e in "ab" for r in "xy"])[:2]
+    [['embedder=a', 'reranker=x'], ['embedder=b', 'reranker=x']]
+    """
+    met: dict[tuple[str, ...], int] = {}
+    turns = []
+    for overrides in lists:
+        first = tuple(o for o in overrides if split_override(o)[0].split(".")[0] in ("dataset", "chunker", "embedder"))
+        turns.append(met.get(first, 0))
+        met[first] = turns[-1] + 1
+    return [overrides for _, overrides in sorted(zip(turns, lists, strict=True), key=lambda pair: pair[0])]
+
+
+@contextlib.contextmanager
+def _spread(launcher: DictConfig) -> Iterator[None]:
+    """Hydra's own sweeper hands the cells to workers in the order of `apart`. One process keeps the grid's order."""
+    if threads_of(_plain(launcher), os.cpu_count() or 1) is None:
+        yield
+        return
+    split = BasicSweeper.split_arguments
+
+    def spread(overrides: list[Override], most: int | None) -> list[list[list[str]]]:
+        (grid,) = split(overrides, None)
+        return list(BasicSweeper.split_overrides_to_chunks(apart(grid), most))
+
+    BasicSweeper.split_arguments = staticmethod(spread)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        BasicSweeper.split_arguments = staticmethod(split)  # type: ignore[method-assign]
 
 
 def threads_of(launcher: Mapping[str, Any], cores: int) -> int | None:
