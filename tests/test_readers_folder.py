@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,11 @@ def test_folder(tmp_path: Path) -> None:
         ("page.html", "One <b>\n two\n\nthree\nfour".replace("\n ", "\n"), "A page"),
     ]
     assert made.questions[0].gold == ((Evidence("b/one.md", 2, 6),),)
-    assert made.notes == ("files of other kinds, not read: .png (1)",)
+    assert made.notes == (
+        f"offsets refer to extracted text: 1 .html by html.parser of Python {sys.version.split()[0]}",
+        "files of other kinds, not read: .png (1)",
+        "hidden, not read: 1 (.hidden.txt)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_folder(tmp_path: Path) -> None:
         ("<svg><text>no</text></svg>yes", "yes"),
         ("<head><style>x</style><body>text", "text"),
         ("one&nbsp;two", "one two"),
-        ("<!-- no --><td>x</td><td>y</td>", "x\n\ny"),
+        ("<!-- no --><td>x</td><td>y</td>", "x\ty"),
         ("&unknown; &amp;", "&unknown; &"),
         ("", ""),
     ],
@@ -74,9 +79,10 @@ def test_broken_folders(tmp_path: Path) -> None:
             tuple(read_documents(path))
         return str(caught.value).replace(str(path), "DIR")
 
-    assert refusal(tmp_path / "none") == "DIR: no such folder; expected a folder of .txt, .md or .html files"
+    endings = "files that end in .docx, .htm, .html, .markdown, .md, .pdf, .rst, .text, .txt, .xhtml"
+    assert refusal(tmp_path / "none") == f"DIR: no such folder; expected a folder of {endings}"
     (tmp_path / "empty").mkdir()
-    assert refusal(tmp_path / "empty").startswith("DIR: holds no documents; expected files that end in .htm, .html")
+    assert refusal(tmp_path / "empty") == f"DIR: holds no documents; expected {endings}"
     for name, content, message in (
         ("a.txt", b"", "DIR/a.txt: is empty; expected at least one line"),
         ("a.txt", b"x\xff", "DIR/a.txt: byte 2 is not UTF-8; found 0xff; expected UTF-8 text; to mend it: save the file as UTF-8"),

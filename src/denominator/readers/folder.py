@@ -1,121 +1,161 @@
-"""A folder of documents (plain text, Markdown, HTML) with questions in the native form.
+"""A folder of documents (plain text, Markdown, HTML, PDF, DOCX) with questions in the native form.
 
 A document's id is its path below the folder, with `/`. Offsets refer to the text as read: plain text and Markdown are
-taken as they stand (without a byte-order mark, line ends kept), of HTML the visible text.
+taken as they stand (without a byte-order mark, line ends kept), of the others as `extract` gives it.
 """
 
 from __future__ import annotations
 
-import re
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from html.parser import HTMLParser
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import dataset
+from denominator.readers.extract import MODULES, Extractor, html_text
 from denominator.readers.native import read_questions, unread_note
 from denominator.readers.textfiles import as_path, byte_lines, decode
 from denominator.types import Dataset, Document
 
 PLAIN = frozenset({".txt", ".text", ".md", ".markdown", ".rst"})
 HTML = frozenset({".html", ".htm", ".xhtml"})
-_HIDDEN = frozenset({"script", "style", "template", "noscript", "head", "svg"})
-_BLOCKS = frozenset(
-    {"address", "article", "aside", "blockquote", "br", "dd", "div", "dl", "dt", "fieldset", "figcaption", "figure"}
-    | {"footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre"}
-    | {"section", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul"}
-)
+ENDINGS = PLAIN | HTML | MODULES.keys()
 
 
-class _Visible(HTMLParser):
-    """Visible text of a page, a line break at every block; `<title>` apart."""
+@dataclass(slots=True)
+class Found:
+    """What was seen on the way through a folder besides the documents themselves."""
 
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.parts: list[str] = []
-        self.title: list[str] = []
-        self.hidden: list[str] = []
-        self.in_title = False
+    unread: Counter[str] = field(default_factory=Counter)
+    hidden: list[str] = field(default_factory=list)
+    extracted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
-        if tag == "title":
-            self.in_title = True
-        elif tag in _HIDDEN:
-            self.hidden.append(tag)
-        elif tag == "body":
-            self.hidden.clear()  # a head or svg that nobody closed
-        elif tag in _BLOCKS:
-            self.parts.append("\n")
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "title":
-            self.in_title = False
-        elif tag in _HIDDEN:
-            if tag in self.hidden:
-                del self.hidden[self.hidden.index(tag) :]
-        elif tag in _BLOCKS:
-            self.parts.append("\n")
-
-    def handle_data(self, data: str) -> None:
-        if self.in_title:
-            self.title.append(data)
-        elif not self.hidden:
-            self.parts.append(data)
+    def notes(self) -> Iterator[str]:
+        if self.extracted:
+            by = ", ".join(f"{n} {ending} by {by}" for (ending, by), n in sorted(self.extracted.items()))
+            yield f"offsets refer to extracted text: {by}"
+        if self.unread:
+            kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self.unread.items()))
+            yield f"files of other kinds, not read: {kinds}"
+        if self.hidden:
+            shown = ", ".join(sorted(self.hidden)[:5]) + (", …" if len(self.hidden) > 5 else "")
+            yield f"hidden, not read: {len(self.hidden)} ({shown})"
+        yield from self.remarks
 
 
-def html_text(page: str) -> tuple[str, str | None]:
-    r"""The visible text of a page and its title. Runs of blanks become one, runs of blank lines too.
-
-    >>> html_text("<title>T</title><p>One  &amp; two</p><script>x</script><p>three")
-    ('One & two\n\nthree', 'T')
-    """
-    parser = _Visible()
-    parser.feed(page)
-    parser.close()
-    text = re.sub(r"[^\S\n]+", " ", "".join(parser.parts))
-    text = re.sub(r" ?\n ?", "\n", text)
-    title = " ".join("".join(parser.title).split())
-    return re.sub(r"\n{3,}", "\n\n", text).strip(), title or None
+def _hidden(name: str) -> bool:
+    return name.startswith((".", "~$"))  # the latter: what a word processor keeps while a document is open
 
 
-def read_documents(folder: str | Path, *, unread: Counter[str] | None = None) -> Iterator[Document]:
-    """Documents in the order of their ids. Files of other kinds are counted in `unread`, hidden ones are passed over.
+def _check_link(path: Path, folder: Path) -> None:
+    if not path.is_symlink():
+        return
+    try:
+        target = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        raise InputError(
+            "is a link to nothing", path=path, expected="a file", fix="mend the link or remove it"
+        ) from None
+    if path.is_dir():
+        raise InputError(
+            "is a link to a folder",
+            path=path,
+            found=str(target),
+            expected="files and folders, whose paths are the ids",
+            fix="copy the folder there, or read it by itself",
+        )
+    if not target.is_relative_to(folder.resolve()):
+        raise InputError(
+            "is a link out of the folder",
+            path=path,
+            found=str(target),
+            expected="files inside of it",
+            fix="copy the file there",
+        )
 
-    Errors: `InputError` for a missing folder, one without documents, an empty or undecodable file.
+
+def _files(folder: Path, found: Found) -> dict[str, Path]:
+    """Files by their path below the folder. Errors: one that cannot be listed, a link that leads out, a bad name."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError("cannot be listed", path=error.filename, found=error.strerror or str(error))
+
+    files: dict[str, Path] = {}
+    for here, below, names in os.walk(folder, onerror=refuse):
+        root = Path(here)
+        found.hidden += [f"{(root / name).relative_to(folder).as_posix()}/" for name in below if _hidden(name)]
+        below[:] = [name for name in below if not _hidden(name)]
+        for name in [*below, *names]:
+            path = root / name
+            identifier = path.relative_to(folder).as_posix()
+            if _hidden(name):
+                found.hidden.append(identifier)
+                continue
+            try:
+                identifier.encode("utf-8")
+            except UnicodeEncodeError:
+                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+                raise InputError(
+                    "has a name that is not UTF-8", path=shown, expected="a name that can be an id", fix="rename it"
+                ) from None
+            _check_link(path, folder)
+            if path.is_file():
+                files[identifier] = path
+            elif name in names:
+                found.unread["no ordinary file"] += 1
+    return files
+
+
+def read_documents(
+    folder: str | Path, *, found: Found | None = None, seconds_per_file: float = 120.0
+) -> Iterator[Document]:
+    """Documents in the order of their ids; what else was there, and what extracted their text, is kept in `found`.
+
+    Errors: `InputError` for a missing folder, one without documents, a link out of it, and any file that gives no text
+    (empty, undecodable, locked, damaged, scanned); `MissingExtraError` where PDF or DOCX cannot be read.
     """
     folder = as_path(folder)
+    found = Found() if found is None else found
+    expected = "files that end in " + ", ".join(sorted(ENDINGS))
     if not folder.is_dir():
-        raise InputError("no such folder", path=folder, expected="a folder of .txt, .md or .html files")
-    files = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
-    found = False
-    for name in sorted(files):
-        path = files[name]
-        if any(part.startswith(".") for part in Path(name).parts):
-            continue
-        ending = path.suffix.lower()
-        if ending not in PLAIN | HTML:
-            if unread is not None:
-                unread[ending or path.name] += 1
-            continue
-        found = True
-        text = decode(b"".join(line for _, line in byte_lines(path, ends=True)), path, None)
-        title = None
-        if ending in HTML:
-            text, title = html_text(text)
-            if not text:
-                raise InputError("has no visible text", path=path, expected="a page with text")
-        yield Document(name, text, title)
-    if not found:
-        raise InputError(
-            "holds no documents", path=folder, expected="files that end in " + ", ".join(sorted(PLAIN | HTML))
-        )
+        raise InputError("no such folder", path=folder, expected=f"a folder of {expected}")
+    files = _files(folder, found)
+    some = False
+    with Extractor(seconds_per_file) as extractor:
+        for name, path in sorted(files.items()):
+            ending = path.suffix.lower()
+            if ending not in ENDINGS:
+                found.unread[ending or path.name] += 1
+                continue
+            some = True
+            if ending in MODULES:
+                made = extractor.read(path)
+                found.extracted[ending, made.by] += 1
+                found.remarks += [f"{name}: {note}" for note in made.notes]
+                yield Document(name, made.text)
+                continue
+            text = decode(b"".join(line for _, line in byte_lines(path, ends=True)), path, None)
+            title = None
+            if ending in HTML:
+                text, title = html_text(text)
+                found.extracted[ending, f"html.parser of Python {sys.version.split()[0]}"] += 1
+                if not text:
+                    raise InputError("has no visible text", path=path, expected="a page with text")
+            yield Document(name, text, title)
+    if not some:
+        raise InputError("holds no documents", path=folder, expected=expected)
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder of text, Markdown and HTML, and questions about it; relative paths start at the folder of the call."""
+    """A folder of documents, and questions about them; relative paths start at the folder of the call.
+
+    `seconds_per_file`: how long a PDF or DOCX may take.
+    """
 
     documents: str
     questions: str
@@ -123,13 +163,16 @@ class Folder:
     assume_answerable: bool = False
     cluster: str | None = None
     lang: str = "en"
+    seconds_per_file: float = 120.0
 
     def load(self) -> Dataset:
         if not self.documents or not self.questions:
             raise ConfigError("a folder needs documents=FOLDER and questions=FILE")
-        kinds: Counter[str] = Counter()
+        if not self.seconds_per_file > 0:
+            raise ConfigError(f"seconds_per_file is {self.seconds_per_file!r}; it must be above 0")
+        found = Found()
         fields: Counter[str] = Counter()
-        documents = tuple(read_documents(self.documents, unread=kinds))
+        documents = tuple(read_documents(self.documents, found=found, seconds_per_file=self.seconds_per_file))
         questions = tuple(
             read_questions(
                 self.questions,
@@ -140,14 +183,11 @@ class Folder:
                 unread=fields,
             )
         )
-        notes = list(unread_note(fields))
-        if kinds:
-            notes.append("files of other kinds, not read: " + ", ".join(f"{k} ({n})" for k, n in sorted(kinds.items())))
         return dataset(
             documents,
             questions,
             name=self.name or as_path(self.documents).absolute().name,
             assume_answerable=self.assume_answerable,
             source=self.documents,
-            notes=notes,
+            notes=[*unread_note(fields), *found.notes()],
         )
