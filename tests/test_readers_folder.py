@@ -52,6 +52,12 @@ def test_folder(tmp_path: Path) -> None:
     ("page", "text"),
     [
         ("<p>a<br>b", "a\nb"),
+        ("<p>a<br/>b<br />c", "a\nb\nc"),
+        ("dif&shy;ficult", "difficult"),
+        (
+            "<table><tr><td><p>a</p></td><td>b<table><tr><td>c<td>d</table></td></tr><tr><td>e</table>f",
+            "a\tb\n\nc\td\n\ne\n\nf",
+        ),
         ("a<script>b", "a"),
         ("<svg><text>no</text></svg>yes", "yes"),
         ("<head><style>x</style><body>text", "text"),

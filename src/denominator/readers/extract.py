@@ -32,7 +32,7 @@ EXTRA = "documents"
 MODULES = {".pdf": "pypdfium2", ".docx": "mammoth"}
 MOST_UNPACKED = 512 * 2**20
 """Bytes that a DOCX may hold when it is unpacked; text of a thousand books is less."""
-MOST_MEMORY = 4 * 2**30
+MOST_MEMORY = 2 * 2**30
 """Bytes of address space of the process that reads (where the system can limit it)."""
 
 # ------------------------------------------------------------------ HTML
@@ -43,8 +43,12 @@ _BLOCKS = frozenset(
     | {"footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre"}
     | {"section", "ul", "caption"}
 )
-_ROWS = frozenset({"table", "tbody", "tfoot", "thead", "tr"})
-_ROW, _CELL = "\x1e", "\x1f"  # marks between parts; the page's own control characters have become blanks before
+_ROWS = frozenset({"tbody", "tfoot", "thead", "tr"})
+_TABLE, _ROW, _CELL = (
+    "\x1d",
+    "\x1e",
+    "\x1f",
+)  # marks between parts; the page's own control characters have become blanks before
 
 
 class _Visible(HTMLParser):
@@ -75,11 +79,13 @@ class _Visible(HTMLParser):
         elif tag in _HIDDEN:
             if tag in self.hidden:
                 del self.hidden[self.hidden.index(tag) :]
-        else:
+        elif tag not in ("br", "hr"):  # <br/> is one break
             self._mark(tag)
 
     def _mark(self, tag: str) -> None:
-        if tag in _ROWS:
+        if tag == "table":
+            self.parts.append(_TABLE)
+        elif tag in _ROWS:
             self.parts.append(_ROW)
         elif tag in _BLOCKS:
             self.parts.append("\n")
@@ -103,7 +109,9 @@ def html_text(page: str) -> tuple[str, str | None]:
     parser.feed(page)
     parser.close()
     text = re.sub(r" {2,}", " ", "".join(parser.parts).replace("\xad", ""))  # a soft hyphen is not seen
-    text = re.sub(rf"(?:\s*{_ROW})+(?:\s*{_CELL})?\s*", "\n", text)  # a row begins on a line of its own
+    text = re.sub(  # a row begins on a line of its own, a table after a blank one
+        rf"(?:\s*[{_TABLE}{_ROW}])+(?:\s*{_CELL})?\s*", lambda found: "\n\n" if _TABLE in found[0] else "\n", text
+    )
     text = re.sub(rf"\s*{_CELL}\s*", "\t", text)
     text = re.sub(r" ?\n ?", "\n", text)
     title = " ".join("".join(parser.title).split())
@@ -148,6 +156,8 @@ def _pdf(path: Path) -> dict[str, Any]:
     head = path.open("rb").read(1024)
     if b"%PDF-" not in head:
         return _refusal("is no PDF", found=repr(head[:16])[1:], expected="a file that begins with %PDF-", fix=_AGAIN)
+    with contextlib.suppress(pypdfium2.PdfiumError):
+        pypdfium2.PdfDocument(b"")  # PDFium keeps its last error: a document of no pages would show an earlier one's
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
@@ -367,7 +377,7 @@ class Extractor:
                 fix="split it, take it out of the folder, or give it more time (dataset.seconds_per_file)",
             )
         return _refusal(
-            "crashed its reader",
+            f"crashed its reader, or needs more than {MOST_MEMORY // 2**30} GB of memory",
             found=f"exit code {process.returncode}",
             expected=f"a {ending[1:].upper()} file",
             fix=_AGAIN,
