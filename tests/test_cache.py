@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import functools
+import gc
 import json
 import multiprocessing
 import os
@@ -15,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+import denominator.cache as cache_module
 from denominator.cache import Cache, CacheWarning, Payload, describe
 from denominator.errors import ConfigError
 
@@ -425,3 +428,64 @@ def test_peek_neither_uses_nor_mends(tmp_path):
     (cache.path(key) / "meta.json").write_text("broken")
     assert Cache(tmp_path).peek(key).stage == "damaged"
     assert cache.path(key).is_dir()
+
+
+# ------------------------------------------------------------------ arrays that are written while they are made
+
+
+def _blocks():
+    return (np.arange(a, a + 3, dtype=np.float32).reshape(3, 1) * [1, 2] for a in range(0, 12, 3))
+
+
+def test_a_gathered_array_is_the_file_that_saving_it_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = np.concatenate(list(_blocks())).astype(np.float32)
+    plain = Cache(tmp_path / "plain").stage("s", {"x": 1}, lambda: Payload({"v": whole}))
+    monkeypatch.setattr(cache_module, "GATHERED", 1)
+    cache = Cache(tmp_path / "cache")
+    entry = cache.stage("s", {"x": 1}, lambda: Payload({"v": cache.gather((12, 2), np.float32, _blocks)}))
+    assert np.array_equal(entry["v"], whole)
+    assert entry["v"].dtype == np.float32
+    mine, other = (c.path(entry.key) / "v.npy" for c in (cache, Cache(tmp_path / "plain")))
+    assert mine.read_bytes() == other.read_bytes()
+    assert entry.bytes == plain.bytes
+    assert np.array_equal(Cache(tmp_path / "cache").get(entry.key)["v"], whole)
+    assert list((tmp_path / "cache" / "tmp").iterdir()) == []
+
+
+def test_what_was_gathered_for_nothing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "GATHERED", 1)
+    cache = Cache(tmp_path)
+
+    def fails():
+        cache.gather((12, 2), np.float32, _blocks)
+        raise RuntimeError("later")
+
+    with pytest.raises(RuntimeError, match="later"):
+        cache.stage("s", {}, fails)
+    gc.collect()
+    assert list((tmp_path / "tmp").iterdir()) == []
+    entry = cache.stage(
+        "s", {}, lambda: Payload({"v": cache.gather((12, 2), np.float32, _blocks)}, kept=False)
+    )  # not to be stored: the array lives on without its file
+    gc.collect()
+    assert np.array_equal(entry["v"], np.concatenate(list(_blocks())))
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_gathering_goes_on_in_memory_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "GATHERED", 1)
+    assert np.array_equal(Cache(None).gather((12, 2), np.float32, _blocks), np.concatenate(list(_blocks())))
+    cache = Cache(tmp_path)
+
+    def full(handle: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache_module, "_flush", full)
+    with pytest.warns(CacheWarning, match="No space left"):
+        made = cache.gather((12, 2), np.float32, _blocks)
+    assert isinstance(made, np.ndarray)
+    assert np.array_equal(made, np.concatenate(list(_blocks())))
+    gc.collect()
+    assert list((tmp_path / "tmp").iterdir()) == []

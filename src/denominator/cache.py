@@ -15,15 +15,17 @@ import functools
 import hashlib
 import inspect
 import json
+import math
 import os
 import shutil
 import socket
 import time
 import uuid
 import warnings
+import weakref
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,6 +40,8 @@ from denominator.types import StageTime
 FORMAT = 1
 MAPPED = 1 << 16
 """Arrays from this many bytes on are memory-mapped; an empty file cannot be mapped at all."""
+GATHERED = 32 * 2**20
+"""Arrays from this many bytes on are written to disk while they are made."""
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 Use = tuple[str, float, str]
@@ -94,6 +98,21 @@ def _source_hash(kind: Any) -> str | None:
         return None
 
 
+class Gathered:
+    """An array that a stage wrote to disk block by block (`Cache.gather`). It becomes a file of the entry as it is."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
+        self.path, self.shape, self.dtype = path, shape, np.dtype(dtype)
+        self.nbytes = math.prod(shape) * self.dtype.itemsize
+        # Whoever never stores it leaves nothing; after a kill the next start takes it away.
+        weakref.finalize(self, shutil.rmtree, path.parent, ignore_errors=True)
+
+    def array(self) -> Array:
+        """Memory-mapped, as long as the file is there."""
+        found: Array = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
     """What a stage computes: arrays, lists of JSON values, and small facts.
@@ -101,7 +120,7 @@ class Payload:
     `kept = False`: not written to disk, because a part of it failed and may not fail the next time.
     """
 
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    arrays: Mapping[str, Array | Gathered] = field(default_factory=dict)
     lists: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     kept: bool = True
@@ -237,6 +256,42 @@ class Cache:
             entry = self._write(key, stage, what, payload, seconds=0.0, uses={})
             self._remember(entry)
         return entry
+
+    def gather(
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike, blocks: Callable[[], Iterable[Array]]
+    ) -> Array | Gathered:
+        """The blocks, one after the other along the first axis, as one array of this shape.
+
+        A large one is written to disk as it comes, so that a stage holds one block of it and not all. Without a folder
+        that can be written it is an array in memory.
+        """
+        if self.root is not None and self.writable and math.prod(shape) * np.dtype(dtype).itemsize >= GATHERED:
+            try:
+                return self._gathered(shape, dtype, blocks())
+            except OSError as error:  # no room: once more from the start, in memory
+                self._read_only(error)
+        whole = np.empty(shape, dtype)
+        at = 0
+        for block in blocks():
+            whole[at : at + len(block)] = block
+            at += len(block)
+        assert at == len(whole)
+        return whole
+
+    def _gathered(self, shape: tuple[int, ...], dtype: npt.DTypeLike, blocks: Iterable[Array]) -> Gathered:
+        path = self._scratch("gathered") / "array.npy"
+        path.parent.mkdir(parents=True)
+        made, rows = Gathered(path, shape, dtype), 0
+        self._tidy()
+        with path.open("wb") as out:
+            descr = np.lib.format.dtype_to_descr(made.dtype)
+            np.lib.format.write_array_header_1_0(out, {"descr": descr, "fortran_order": False, "shape": shape})
+            for block in blocks:
+                out.write(np.ascontiguousarray(block, dtype).data)
+                rows += len(block)
+            _flush(out)
+        assert rows == shape[0]
+        return made
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[dict[str, StageTime]]:
@@ -387,7 +442,10 @@ class Cache:
     def _write(
         self, key: str, stage: str, what: str, payload: Payload, *, seconds: float, uses: dict[str, Use]
     ) -> Entry:
-        arrays = {name: np.ascontiguousarray(array) for name, array in payload.arrays.items()}
+        arrays: dict[str, Array] = {
+            name: array.array() if isinstance(array, Gathered) else np.ascontiguousarray(array)
+            for name, array in payload.arrays.items()
+        }
         lists = {name: list(values) for name, values in payload.lists.items()}
         facts = dict(payload.facts)
         size = sum(a.nbytes for a in arrays.values()) + sum(64 * len(v) for v in lists.values())
@@ -400,10 +458,13 @@ class Cache:
             self._tidy()
             files: dict[str, Any] = {}
             for name, array in arrays.items():
-                path = scratch / f"{name}.npy"
-                with path.open("wb") as out:
-                    np.save(out, array, allow_pickle=False)
-                    _flush(out)
+                path, source = scratch / f"{name}.npy", payload.arrays[name]
+                if isinstance(source, Gathered):
+                    source.path.rename(path)
+                else:
+                    with path.open("wb") as out:
+                        np.save(out, array, allow_pickle=False)
+                        _flush(out)
                 files[path.name] = {
                     "bytes": path.stat().st_size,
                     "crc32": _crc(path),

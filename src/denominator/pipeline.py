@@ -344,7 +344,7 @@ class _Work:
         entry = self.cache.stage(
             "corpus_index",
             {"corpus": self.data.corpus_hash or "", "code": 1},
-            lambda: Payload(CorpusIndex.build(documents).arrays()),
+            lambda: Payload(CorpusIndex.build(documents, self.cache.gather).arrays()),
             f"{len(documents)} documents",
         )
         return self.cache.once(f"corpus_index:{entry.key}", lambda: CorpusIndex.from_arrays(entry.arrays), lambda _: 0)

@@ -13,7 +13,7 @@ Source: docs/measurement.md, section 5.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -42,6 +42,7 @@ Counts = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 Reasons = Mapping[int, str]
 Codes = npt.NDArray[np.uint8]
 Cut = Literal["truncate", "whole"]
+Gather = Callable[[tuple[int, ...], Any, Callable[[], Iterable[npt.NDArray[Any]]]], Any]
 
 _REASONS = ("", "no_spans", "or_groups_unsupported", "unanchored_chunks")
 _DEFINED, _NO_SPANS, _OR_GROUPS, _UNANCHORED = range(4)
@@ -50,7 +51,7 @@ FAMILIES = ("coverage", "recall_tau100", "recall_tau50", "span_recall", "span_pr
 """Per-question values of every cut; a name is `family@K` (L4) or `family@bB` (L5)."""
 
 LEAST_FILL = 0.95
-_TEXT_BLOCK = 1 << 22  # code points that are classified at once
+_TEXT_BLOCK = 1 << 20  # code points that are classified at once
 _PAIR_BLOCK = 1 << 19  # (gold span, hit) pairs that are looked at once
 
 # ------------------------------------------------------------------ the line
@@ -85,23 +86,35 @@ class CorpusIndex:
         object.__setattr__(self, "rows", rows)
 
     @classmethod
-    def build(cls, documents: Iterable[Document]) -> CorpusIndex:
-        """Reads every text once. Whitespace (`str.isspace`) is not counted; the title is no part of the text."""
-        documents = tuple(documents)
-        lengths = np.fromiter((len(d.text) + 1 for d in documents), np.int64, len(documents))
-        base = np.concatenate(([0], np.cumsum(lengths)))
+    def build(cls, documents: Iterable[Document], gather: Gather | None = None) -> CorpusIndex:
+        """Reads every text twice. Whitespace (`str.isspace`) is not counted; the title is no part of the text.
+
+        `gather(shape, dtype, blocks)` puts the blocks of `counted` together; without it they are one array in memory.
+        """
+        if not isinstance(documents, Sequence):
+            documents = tuple(documents)
+        ids, sizes = [], np.empty(len(documents), np.int64)
+        for row, document in enumerate(documents):
+            ids.append(document.id)
+            sizes[row] = len(document.text) + 1
+        base = np.concatenate(([0], np.cumsum(sizes)))
         dtype = np.int32 if base[-1] < np.iinfo(np.int32).max else np.int64
-        counted = np.zeros(base[-1] + 1, dtype)
-        ends: list[Any] = [np.zeros(0, dtype)]
-        at = 0
-        for text in _batches(documents):
-            kind = tokens.kinds(tokens.code_points(text))
-            piece = counted[at + 1 : at + 1 + kind.size]
-            np.cumsum(kind != tokens.SPACE, out=piece)
-            piece += counted[at]
-            ends.append(piece[tokens.ends_mask(kind)])
-            at += kind.size
-        return cls(tuple(d.id for d in documents), base, counted, np.concatenate(ends))
+        ends: list[Any] = []
+
+        def blocks() -> Iterator[npt.NDArray[Any]]:
+            ends[:] = [np.zeros(0, dtype)]
+            before = 0
+            yield np.zeros(1, dtype)
+            for text in _batches(documents):
+                kind = tokens.kinds(tokens.code_points(text))
+                piece: npt.NDArray[Any] = np.cumsum(kind != tokens.SPACE, dtype=dtype)
+                piece += before
+                before = int(piece[-1])
+                ends.append(piece[tokens.ends_mask(kind)])
+                yield piece
+
+        counted = (gather or _in_memory)((int(base[-1]) + 1,), dtype, blocks)
+        return cls(tuple(ids), base, counted, np.concatenate(ends))
 
     @classmethod
     def plain(cls, lengths: Mapping[str, int]) -> CorpusIndex:
@@ -142,6 +155,17 @@ class CorpusIndex:
         """An index from what `arrays` gave; the columns are used as they are, memory-mapped ones too."""
         ids = tuple(json.loads(np.asarray(arrays["ids"]).tobytes().decode("ascii")))
         return cls(ids, arrays["base"], arrays["counted"], arrays["token_end"], bool(arrays["has_text"][0]))
+
+
+def _in_memory(
+    shape: tuple[int, ...], dtype: npt.DTypeLike, blocks: Callable[[], Iterable[npt.NDArray[Any]]]
+) -> npt.NDArray[Any]:
+    whole = np.empty(shape, dtype)
+    at = 0
+    for block in blocks():
+        whole[at : at + len(block)] = block
+        at += len(block)
+    return whole
 
 
 def _batches(documents: Sequence[Document]) -> Iterator[str]:

@@ -10,7 +10,8 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -45,20 +46,24 @@ class Bags:
         return len(self.offsets) - 1
 
 
-class _Numbers(dict[str, int]):
-    """Numbers texts in the order in which they first appear, which is that of `order`."""
+class _Pieces(dict[str, int]):
+    """Numbers texts in the order in which they first appear, and keeps the tokens of those that were cut."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.order: list[str] = []
+        self.new: list[str] = []  # numbered, not cut yet
+        self.tokens = array("i")  # of all pieces, one after the other
+        self.ends = array("q", [0])  # those of piece i: tokens[ends[i] : ends[i + 1]]
 
     def __missing__(self, text: str) -> int:
         self[text] = number = len(self)
-        self.order.append(text)
+        self.new.append(text)
         return number
 
 
-VECTORS_PER_BLOCK = 16_384
+PIECES = 1 << 18
+"""Distinct pieces that are remembered: a corpus of random words must not fill the memory."""
+VECTORS_PER_BLOCK = 4096
 
 
 class StaticModel:
@@ -73,8 +78,7 @@ class StaticModel:
                     f"the static embedder's file {path.name} is missing from the installed wordllama; "
                     "to mend it: pip install --force-reinstall 'wordllama==0.4.0.post1'"
                 )
-        self._pieces = _Numbers()
-        self._tokens_of: list[list[int]] = []
+        self._pieces = _Pieces()
         self._lock = threading.Lock()
 
     @cached_property
@@ -126,31 +130,27 @@ class StaticModel:
         with self._lock:
             # The blank that goes before every text is the tokenizer's own rule; an empty text gets none.
             pieces = [PIECE.findall(" " + text) if text else [] for text in texts]
-            if len(self._pieces) > 1_000_000:  # a corpus of random words must not fill the memory
-                self._pieces, self._tokens_of = _Numbers(), []
+            if len(self._pieces) > PIECES:
+                self._pieces = _Pieces()
             per_text = np.cumsum([0, *map(len, pieces)])
             every = chain.from_iterable(pieces)
             which = np.fromiter(map(self._pieces.__getitem__, every), np.int64, int(per_text[-1]))
             self._cut()
-            if len(which) < 2000:
-                rows = [self._tokens_of[piece] for piece in which.tolist()]
-                lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-                ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
-                return np.concatenate(([0], np.cumsum(lengths)))[per_text], ids
-            lengths = np.fromiter(map(len, self._tokens_of), np.int64, len(self._tokens_of))
-            flat = np.fromiter(chain.from_iterable(self._tokens_of), np.int64, int(lengths.sum()))
-        starts, size = np.cumsum(lengths) - lengths, lengths[which]
-        ends = np.cumsum(size)
-        ids = flat[np.repeat(starts[which] - (ends - size), size) + np.arange(int(size.sum()))]
+            bounds, flat = np.frombuffer(self._pieces.ends, np.int64), np.frombuffer(self._pieces.tokens, np.int32)
+            starts = bounds[which]
+            size = bounds[which + 1] - starts
+            ends = np.cumsum(size)
+            ids = flat[np.repeat(starts - (ends - size), size) + np.arange(int(size.sum()))].astype(np.int64)
         return np.concatenate(([0], ends))[per_text], ids
 
     def _cut(self) -> None:
         """Cuts the pieces that were numbered but not cut yet."""
-        tokenizer, _ = self._tokenizer
-        new = self._pieces.order[len(self._tokens_of) :]
-        for first in range(0, len(new), 8192):
-            found = tokenizer.encode_batch_fast(new[first : first + 8192], add_special_tokens=False)
-            self._tokens_of.extend(encoding.ids for encoding in found)
+        tokenizer, known = self._tokenizer[0], self._pieces
+        for first in range(0, len(known.new), 8192):
+            for encoding in tokenizer.encode_batch_fast(known.new[first : first + 8192], add_special_tokens=False):
+                known.tokens.extend(encoding.ids)
+                known.ends.append(len(known.tokens))
+        known.new.clear()
 
     def bags(self, texts: Sequence[str]) -> Bags:
         offsets, ids = self.token_ids(texts)
@@ -166,21 +166,32 @@ class StaticModel:
         )
 
     def vectors(self, bags: Bags, dimensions: int, what: str) -> Vectors:
-        """Mean of the token vectors, scaled to length 1. Only directions matter, so the sum will do.
+        """Mean of the token vectors, scaled to length 1. Only directions matter, so the sum will do."""
+        blocks = list(self.vector_blocks(bags, dimensions, what))
+        return np.concatenate(blocks) if blocks else np.zeros((0, dimensions), np.float32)
 
-        In blocks of texts, because sums are float64: the same bits as at once, and memory for the float32 result alone.
-        """
+    def vector_blocks(self, bags: Bags, dimensions: int, what: str) -> Iterator[Vectors]:
+        """The same in blocks of texts: the same bits as at once, and memory for one block of float64 sums."""
         from scipy.sparse import csr_matrix
 
-        used, columns = np.unique(bags.tokens, return_inverse=True)
+        size = VECTORS_PER_BLOCK
+        blocks = [bags.offsets[a : a + size + 1] for a in range(0, len(bags), size)]
+        known = np.zeros(len(self.table), np.bool_)
+        for at in blocks:
+            known[bags.tokens[at[0] : at[-1]]] = True
+        used = np.flatnonzero(known)
+        column = np.cumsum(known, dtype=np.int32) - 1
         table = np.ascontiguousarray(self.table[used, :dimensions], np.float64)
-        counts = csr_matrix((bags.counts.astype(np.float64), columns, bags.offsets), shape=(len(bags), len(used)))
-        made = np.zeros((len(bags), dimensions), np.float32)
-        for start in range(0, len(bags) if len(used) else 0, VECTORS_PER_BLOCK):
-            made[start : start + VECTORS_PER_BLOCK] = unit_vectors(
-                counts[start : start + VECTORS_PER_BLOCK] @ table, what
+        for at in blocks:
+            if not len(used):
+                yield np.zeros((len(at) - 1, dimensions), np.float32)
+                continue
+            tokens = column[bags.tokens[at[0] : at[-1]]]
+            counts = bags.counts[at[0] : at[-1]].astype(np.float64)
+            yield unit_vectors(
+                csr_matrix((counts, tokens, at - at[0]), shape=(len(at) - 1, len(used))) @ table,
+                what,
             )
-        return made
 
 
 @lru_cache(maxsize=1)
@@ -210,7 +221,10 @@ class Static:
         model, table = static_model(), bench.table
 
         def compute() -> Payload:
-            return Payload({"vectors": model.vectors(chunk_bags(bench), self.dimensions, "chunk")})
+            bags = chunk_bags(bench)
+            shape = (len(table), self.dimensions)
+            made = bench.cache.gather(shape, np.float32, lambda: model.vector_blocks(bags, self.dimensions, "chunk"))
+            return Payload({"vectors": made})
 
         inputs = {"part": describe(self), "chunks": table.key}
         entry = bench.stage("static_vectors", inputs, compute, f"{NAME}, {self.dimensions} dims, {len(table)} chunks")
@@ -253,4 +267,4 @@ def _joined_offsets(parts: Iterable[Ints]) -> Ints:
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
-    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
