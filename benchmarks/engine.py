@@ -30,41 +30,57 @@ from pathlib import Path
 from typing import Any
 
 LARGE = """
-import json, resource, sys, time
+import json, os, resource, sys, threading, time
 import numpy as np
 from denominator.cache import Cache
 from denominator.chunkers import WholeDocument
 from denominator.embedders import Static
-from denominator.fingerprint import corpus_hash, dataset_hash
 from denominator.pipeline import Cell, Latency, run_cell
+from denominator.readers.native import Native
 from denominator.rerankers import NoRerank
-from denominator.types import Dataset, Document, Evidence, Plan, Question
 
 n, out = int(sys.argv[1]), sys.argv[2]
-rng = np.random.default_rng(0)
 # Words that the static model knows, drawn at random: every text is distinct.
 words = np.array([w for w in open("docs/measurement.md", encoding="utf-8").read().split() if w.isalpha()])
 words = np.unique(words)
-clock = time.perf_counter()
-documents = tuple(
-    Document(f"d{i:07d}", " ".join(row) + f" {i}")
-    for start in range(0, n, 10_000)
-    for i, row in enumerate(words[rng.integers(0, len(words), (min(10_000, n - start), 24))].tolist(), start)
-)
-questions = tuple(
-    Question(f"q{j:03d}", documents[k].text[:60], "answerable", ((Evidence(documents[k].id),),))
-    for j, k in enumerate(rng.integers(0, n, 200).tolist())
-)
-made = time.perf_counter() - clock
-data = Dataset("large", documents, questions, dataset_hash(questions), corpus_hash(documents))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+rng = np.random.default_rng(0)
+asked = set(np.random.default_rng(1).integers(0, n, 200).tolist())
+os.makedirs(out)
+with open(out + "/corpus.jsonl", "w") as corpus, open(out + "/questions.jsonl", "w") as questions:
+    for start in range(0, n, 10_000):
+        for i, row in enumerate(words[rng.integers(0, len(words), (min(10_000, n - start), 24))].tolist(), start):
+            text = " ".join(row) + f" {i}"
+            print(json.dumps({"id": f"d{i:07d}", "text": text}), file=corpus)
+            if i in asked:
+                print(json.dumps({"id": f"q{i:07d}", "question": text[:60], "state": "answerable",
+                                  "gold": [f"d{i:07d}"]}), file=questions)
+def anonymous():
+    "Memory of the process's own in MB, mapped files not counted; None where the system does not say."
+    try:
+        status = open("/proc/self/status").read()
+    except OSError:
+        return None
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+most, done = [anonymous()], threading.Event()
+def watch():
+    while not done.wait(0.05):
+        most[0] = max(most[0], anonymous())
+if most[0] is not None:
+    threading.Thread(target=watch, daemon=True).start()
+clock, busy = time.perf_counter(), time.process_time()
+data = Native(folder=out).load()
+reading, reading_cpu = time.perf_counter() - clock, time.process_time() - busy
+before, held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, anonymous()
 class Part:
     def load(self): return data
 clock, busy = time.perf_counter(), time.process_time()
 result = run_cell(Cell("large", {}, Part(), WholeDocument(), Static(256), NoRerank(), latency=Latency(10, 1, 1)),
                   Cache(out), dataset=data)
+wall, cpu = time.perf_counter() - clock, time.process_time() - busy
+done.set()
 print(json.dumps({
-    "n": n, "making": made, "wall": time.perf_counter() - clock, "cpu": time.process_time() - busy, "before_mb": before,
+    "n": n, "reading": reading, "reading_cpu": reading_cpu, "wall": wall, "cpu": cpu, "before_mb": before,
+    "held_mb": held, "own_mb": most[0],
     "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     "stages": {t.stage: t.seconds_now for t in result.timings},
     "recall@5": result.summary.metrics["recall@5"].value,
@@ -207,8 +223,11 @@ def grid(experiment: str, separate: int, out: Path) -> None:
 
 
 def large(sizes: list[int], out: Path) -> None:
-    """The whole cell over n chunks of 256 dimensions; each size in a process of its own."""
-    print(f"{'chunks':>9} {'wall':>8} {'CPU':>8} {'peak':>8} {'before':>8}   stages ({load()})")
+    """The whole cell over n chunks of 256 dimensions; each size in a process of its own.
+
+    `peak`: everything resident, mapped files counted; `own`: without these; `before`: the peak when the data are read.
+    """
+    print(f"{'chunks':>9} {'wall':>8} {'CPU':>8} {'peak':>8} {'own':>8} {'before':>8}   stages ({load()})")
     for n in sizes:
         env = {k: v for k, v in os.environ.items() if not k.startswith("DENOMINATOR_")}
         folder = out / str(n)
@@ -219,8 +238,11 @@ def large(sizes: list[int], out: Path) -> None:
         found = json.loads(done.stdout)
         stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in found["stages"].items() if seconds >= 0.01)
         row = f"{n:>9,} {found['wall']:>6.1f} s {found['cpu']:>6.1f} s {found['peak_mb']:>5.0f} MB"
-        print(f"{row} {found['before_mb']:>5.0f} MB   {stages}")
-        print(f"          recall@5 {found['recall@5']:.3f}, {found['latency_ms']:.1f} ms a question", flush=True)
+        own, held = (found[k] or float("nan") for k in ("own_mb", "held_mb"))
+        print(f"{row} {own:>5.0f} MB {found['before_mb']:>5.0f} MB   {stages}")
+        reading = f"reading {found['reading']:.1f} s ({found['reading_cpu']:.1f} CPU), then {held:.0f} MB of its own"
+        search = f"recall@5 {found['recall@5']:.3f}, {found['latency_ms']:.1f} ms a question"
+        print(f"          {reading}; {search}; {load()}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
