@@ -745,6 +745,48 @@ def test_an_error_in_a_thread_reaches_the_caller(monkeypatch: pytest.MonkeyPatch
     assert (caught.value.code, caught.value.ids) == ("bad_score", ("9",))
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("rows", [8, 64, 1 << 20])
+def test_blocks_and_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, rows: int, threads: int) -> None:
+    """Ragged and even rankings, sorted or not, with ties and copies, in blocks of any size: the plain door's values."""
+    rng = np.random.default_rng(3)
+    monkeypatch.setattr(m, "_ROWS_PER_PART", 3 * rows)
+    monkeypatch.setattr("denominator.places._ROWS_PER_BLOCK", rows)
+    names = ["recall@2", "precision@3", "hit@1", "mrr", "ndcg@5", "map", "r_precision"]
+    for lengths in (np.full(60, 12), rng.integers(0, 30, 60), np.r_[np.ones(59, np.int64), 300]):
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        ids = rng.integers(0, 40, offsets[-1]).astype(np.int32)
+        scores = rng.integers(0, 25, offsets[-1]) / 4
+        size = rng.integers(0, 12, 60)
+        gold = np.concatenate([rng.choice(60, n, replace=False) for n in size])
+        gold_offsets = np.concatenate([[0], np.cumsum(size)])
+        values = score_arrays(ids, scores, gold_offsets, gold, names, offsets=offsets, threads=threads)
+        for i in range(60):
+            low, high = offsets[i], offsets[i + 1]
+            order = sorted(range(low, high), key=lambda h: (-scores[h], ids[h]))
+            ranking = list(dict.fromkeys(int(ids[h]) for h in order))
+            wanted = set(gold[gold_offsets[i] : gold_offsets[i + 1]].tolist())
+            got = {name: float(values[name][i]) for name in names}
+            if not wanted:
+                assert all(np.isnan(v) for v in got.values())
+                continue
+            places = [p for p, d in enumerate(ranking, 1) if d in wanted]
+            assert got["recall@2"] == sum(p <= 2 for p in places) / len(wanted)
+            assert got["precision@3"] == pytest.approx(sum(p <= 3 for p in places) / 3, abs=1e-15)
+            assert got["hit@1"] == float(bool(places) and places[0] == 1)
+            assert got["mrr"] == (1 / places[0] if places else 0.0)
+            assert got["map"] == pytest.approx(sum((n + 1) / p for n, p in enumerate(places)) / len(wanted), abs=1e-12)
+            assert got["r_precision"] == sum(p <= len(wanted) for p in places) / len(wanted)
+            ideal = sum(1 / np.log2(p + 1) for p in range(1, min(len(wanted), 5) + 1))
+            assert got["ndcg@5"] == pytest.approx(sum(1 / np.log2(p + 1) for p in places if p <= 5) / ideal, abs=1e-12)
+
+
+def test_a_gold_code_too_large_for_the_type_of_the_ids_is_no_hit() -> None:
+    ids = np.array([[7, 3]], np.int32)
+    gold = np.array([2**32 + 7], np.int64)
+    assert score_arrays(ids, np.array([[2.0, 1.0]]), [0, 1], gold, ["recall@2"])["recall@2"].tolist() == [0.0]
+
+
 def test_r_precision_needs_as_many_hits_as_there_is_gold() -> None:
     qrels = {"deep": {"a": 1, "b": 1, "c": 1}, "short": {"a": 1, "b": 1, "c": 1}, "few": {"a": 1}}
     run = {"deep": {"x": 3.0, "a": 2.0}, "short": {"a": 1.0}, "few": {"a": 2.0, "x": 1.0}}

@@ -34,6 +34,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import chain, compress, repeat
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -705,7 +706,9 @@ def score_arrays(
     gold_ids = _code_column(gold_ids)
     if gold_ids.size and gold_ids.min() < 0:
         raise MeasurementError("bad_id", [str(gold_ids.min())], "codes are not negative")
-    gold, codes = _plain_gold(gold_offsets, gold_ids, gold_grades)
+    grades = None if gold_grades is None else np.asarray(gold_grades)
+    if grades is not None and grades.shape != gold_ids.shape:
+        raise ValueError(f"there are {len(gold_ids)} gold ids and {grades.size} grades")
     table = None if order is None else np.asarray(order)
     columns = Columns(
         offsets=offsets,
@@ -717,16 +720,20 @@ def score_arrays(
         names=lambda c: [str(i) for i in c],
         width=uniform(offsets),
     )
-    codes = codes.astype(ids.dtype, copy=False)
-    values = {name: np.empty(len(gold)) for name in metrics}
+    values = {name: np.empty(len(offsets) - 1) for name in metrics}
+    turn = Lock()  # many short array operations: two threads at once would only hand the interpreter lock to and fro
 
     def work(bounds: tuple[int, int]) -> None:
         start, stop = bounds
-        part, mine = columns.part(start, stop), gold.part(start, stop)
+        part = columns.part(start, stop)
         if part.ids.size and part.ids.min() < 0:
             raise MeasurementError("bad_id", [str(part.ids.min())], "codes are not negative")
-        entries = slice(int(gold.offsets[start]), int(gold.offsets[stop]))
-        found = _values(mine, places(part, mine.offsets, codes[entries], threads=1)[0], metrics)
+        low, high = int(gold_offsets[start]), int(gold_offsets[stop])
+        given = None if grades is None else grades[low:high]
+        gold, codes = _plain_gold(gold_offsets[start : stop + 1] - low, gold_ids[low:high], given)
+        place, _ = places(part, gold.offsets, _as_wide_as(part.ids, codes), threads=1)
+        with turn:
+            found = _values(gold, place, metrics)
         for name in metrics:
             values[name][start:stop] = found[name]
 
@@ -745,6 +752,13 @@ def _code_column(codes: Any) -> Any:
     return np.ascontiguousarray(column)
 
 
+def _as_wide_as(ids: Any, codes: Any) -> Any:
+    """The codes in the type of the ids; one that does not fit is no id that was retrieved."""
+    if codes.dtype.itemsize > ids.dtype.itemsize:
+        codes = np.where(codes > np.iinfo(ids.dtype).max, ABSENT, codes)
+    return codes.astype(ids.dtype, copy=False)
+
+
 def _checked_offsets(offsets: Any, rows: int) -> Ints:
     column = np.asarray(offsets, np.int64)
     if len(column) < 1 or column[0] != 0 or column[-1] != rows or (np.diff(column) < 0).any():
@@ -757,11 +771,8 @@ def _plain_gold(offsets: Ints, codes: Any, grades: Any | None) -> tuple[Gold, An
     keep = np.ones(len(codes), np.bool_)
     grade = np.ones(len(codes), np.float64)
     if grades is not None:
-        given = np.asarray(grades)
-        if given.shape != codes.shape:
-            raise ValueError(f"there are {len(codes)} gold ids and {given.size} grades")
-        keep = given > 0
-        grade = given.astype(np.float64)
+        keep = grades > 0
+        grade = grades.astype(np.float64)
     copies = distinct_rows(offsets, codes) if _may_repeat(offsets, codes) else None
     if copies is not None:
         once = np.zeros(len(codes), np.bool_)

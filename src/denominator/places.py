@@ -26,7 +26,8 @@ from denominator.types import Floats, Int32s, Ints, Run, Ties, Units
 ABSENT = -2
 """The code of a gold id that no unit has."""
 _PAD = -3  # -3, -4, …: cells that no hit fills; distinct, so that they are no duplicates
-_ROWS_PER_BLOCK = 1 << 18
+_ROWS_PER_BLOCK = 1 << 20  # large: threads hand the interpreter lock over between array operations, and each takes time
+_CELLS = 1 << 18  # of rows that are copied to be looked at
 _ROWS_PER_DICT_BLOCK = 1 << 17
 
 
@@ -138,7 +139,8 @@ def _block_places(columns: Columns, start: int, stop: int, of_row: Ints, codes: 
     if columns.width is None:
         lengths = np.diff(offsets)
         width = int(lengths.max())
-        if width * rows > 4 * _ROWS_PER_BLOCK:  # one very long ranking among short ones: do not pad them all
+        padded = width * rows
+        if padded > max(_ROWS_PER_BLOCK, 2 * (high - low)) and rows > 1:  # one very long ranking among short ones
             return _halves(columns, start, stop, of_row, codes)
         filled = np.arange(width) < lengths[:, None]
         ids = np.broadcast_to(_PAD - np.arange(width, dtype=flat.dtype), (rows, width)).copy()
@@ -166,12 +168,12 @@ def _block_places(columns: Columns, start: int, stop: int, of_row: Ints, codes: 
         ids = np.broadcast_to(_PAD - np.arange(longest, dtype=flat.dtype), (rows, longest)).copy()
         ids[filled] = flat[order]
         ordered, table, width = True, None, longest
-    where = np.repeat(np.arange(rows), np.diff(of_row))
-    place = _locate(ids, of_row, where, codes)
+    place = _locate(ids, of_row, codes)
     if ordered or table is None:
-        return place + 1, distinct
+        place += 1
+        return place, distinct
     present = np.flatnonzero(place >= 0)
-    where = where[present]
+    where = np.repeat(np.arange(rows), np.diff(of_row))[present]
     score = table[where, place[present]]
     larger, equal = _count(table, where, score)
     tied = np.flatnonzero(equal > 1)
@@ -214,11 +216,11 @@ def _is_descending(columns: Columns, ids: Any, scores: Any, keys: Any, *, offset
         edges = offsets[1:-1]
         edges = edges[(edges > 0) & (edges < len(keys))]
         falls[edges - 1] = True
-        ends = keys[np.concatenate([edges, edges - 1, [0, len(keys) - 1]])]
+        first, last = keys[np.concatenate([[0], edges])], keys[np.concatenate([edges - 1, [len(keys) - 1]])]
     else:
         falls[width - 1 :: width] = True
-        ends = keys.reshape(-1, width)[:, [0, -1]]
-    if falls.all() and np.isfinite(ends).all():
+        first, last = keys[::width], keys[width - 1 :: width]
+    if falls.all() and np.isfinite(first).all() and np.isfinite(last).all():
         return True
     finite = np.isfinite(scores)
     if not finite.all():
@@ -243,36 +245,29 @@ def _has_copies(ids: Any) -> bool:
     return bool(same.any())
 
 
-def _locate(ids: Any, of_row: Ints, where: Ints, codes: Any) -> Int32s:
+def _locate(ids: Any, of_row: Ints, codes: Any) -> Int32s:
     """Column of every entry's id in its row of the table, -1 where it is not there."""
     rows, width = ids.shape
     found = np.full(len(codes), -1, np.int32)
     per_row = np.diff(of_row)
     most = int(per_row.max(initial=0))
     if most > 8:  # many gold ids for a question: take entries as they come
-        step = max(1, _ROWS_PER_BLOCK // width)
+        where = np.repeat(np.arange(rows), per_row)
+        step = max(1, _CELLS // width)
         for i in range(0, len(codes), step):
             _mark(ids[where[i : i + step]], codes[i : i + step], found, np.arange(i, min(i + step, len(codes))))
         return found
     if not most:
         return found
-    wanted = np.full((most, rows), ABSENT, ids.dtype)  # the first gold id of every row, then the second …
-    wanted[np.arange(len(codes)) - of_row[where], where] = codes
-    hit, one = np.equal(ids, wanted[0][:, None]), None
-    for slot in range(1, most):
+    for slot in range(most):  # the first gold id of every row, then the second …
         has = np.flatnonzero(per_row > slot)
-        if 2 * len(has) > rows:
-            one = np.empty_like(hit) if one is None else one
-            hit |= np.equal(ids, wanted[slot][:, None], out=one)
+        entries = of_row[has] + slot
+        if 2 * len(has) > rows:  # to look at all rows costs less than to copy most of them
+            wanted = np.full(rows, ABSENT, ids.dtype)
+            wanted[has] = codes[entries]
+            _mark(ids, wanted, found, of_row[:-1] + slot)
         else:
-            hit[has] |= ids[has] == wanted[slot][has, None]
-    cells = np.flatnonzero(hit)
-    row = cells // width
-    column = cells - row * width
-    value = ids.reshape(-1)[cells]
-    for slot in range(most):
-        mine = np.flatnonzero(wanted[slot][row] == value)
-        found[of_row[row[mine]] + slot] = column[mine]
+            _mark(ids[has], codes[entries], found, entries)
     return found
 
 
@@ -288,7 +283,7 @@ def _count(table: Any, where: Ints, score: Any) -> tuple[Ints, Ints]:
     larger = np.empty(len(where), np.int64)
     equal = np.empty(len(where), np.int64)
     width = table.shape[1]
-    step = max(1, _ROWS_PER_BLOCK // max(width, 1))
+    step = max(1, _CELLS // max(width, 1))
     for i in range(0, len(where), step):
         part = slice(i, i + step)
         rows = table[where[part]]
@@ -308,7 +303,7 @@ def _ones(mask: Any) -> Any:
 def _before_among_ties(columns: Columns, ids: Any, table: Any, *, where: Ints, score: Any, own: Any) -> Ints:
     """Per entry: how many hits of the same score come before it by the rule for ids."""
     before = np.zeros(len(where), np.int64)
-    step = max(1, _ROWS_PER_BLOCK // ids.shape[1])
+    step = max(1, _CELLS // ids.shape[1])
     for i in range(0, len(where), step):
         part = slice(i, i + step)
         entry, column = np.nonzero(table[where[part]] == score[part, None])
