@@ -23,14 +23,16 @@ SECONDS = 180
 class TrackingServer:
     uri: str
     artifacts: Path
+    pid: int
+    """Also the number of its process group."""
 
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, store: str, *arguments: str, env: Mapping[str, str] | None = None
+    folder: Path, store: str, *arguments: str, env: Mapping[str, str] | None = None, port: int | None = None
 ) -> Iterator[TrackingServer]:
     """`mlflow server` on loopback, ready to answer. `store` is its backend's address."""
-    port = free_port()
+    port = port or free_port()
     artifacts = folder / "artifacts"
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store]
     command += ["--artifacts-destination", str(artifacts), "--host", "127.0.0.1", "--port", str(port), *arguments]
@@ -43,7 +45,7 @@ def serving(
     uri = f"http://127.0.0.1:{port}"
     try:
         _wait(process, f"{uri}/health", log)
-        yield TrackingServer(uri, artifacts)
+        yield TrackingServer(uri, artifacts, process.pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

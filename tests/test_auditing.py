@@ -18,7 +18,7 @@ from denominator.evaluation import summarize
 from denominator.pipeline import CellResult, DatasetFacts
 from denominator.scoring import log, score
 from denominator.tracking import Store, default_uri
-from denominator.tracking.store import open_client
+from denominator.tracking.calls import open_client
 from tests.blank_store import blank_store
 from tests.test_scoring import SEED, seed
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +38,10 @@ from denominator.tracking import (
     to_frame,
     unspell,
 )
+from denominator.tracking.calls import Line, retry
 from denominator.tracking.facts import alive, owner, process_tags
 from denominator.tracking.reading import UPGRADES, upgraded
 from denominator.tracking.spelling import METRIC_LIMIT, param_text, shortened
-from denominator.tracking.store import retry
 from denominator.tracking.views import KEPT, newest_view, save_view, state_of, sweep_state, varying
 from denominator.types import (
     Estimate,
@@ -51,6 +55,7 @@ from denominator.types import (
     StageTime,
 )
 from tests.blank_store import blank_store
+from tests.postgres import free_port
 
 # Recalls 1, 1, .5, 1, 0, .5, 1 and one unanswerable question: 5/7 over n = 7.
 SEED = {"q1": "ab", "q2": "a", "q3": "ac", "q4": "b", "q5": "z", "q6": "ac", "q7": "a"}
@@ -177,13 +182,61 @@ def test_a_file_that_is_no_store_says_so(tmp_path: Path) -> None:
         Store.open(f"sqlite:///{tmp_path}/mlflow.db", "x", tmp_path)
 
 
-def test_an_unreachable_server_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr("denominator.tracking.store.RETRIES", 1)
-    monkeypatch.setattr("denominator.tracking.store.time.sleep", lambda _: None)
-    with pytest.raises(StoreError, match=r"opening http://127\.0\.0\.1:9 failed") as caught:
-        Store.open("http://127.0.0.1:9", "x", tmp_path)
+@pytest.mark.parametrize("scheme", ["http", "postgresql+psycopg"])
+def test_a_server_that_is_not_there_is_refused_within_seconds(tmp_path: Path, scheme: str) -> None:
+    port, begun = free_port(), time.perf_counter()
+    with pytest.raises(StoreError, match=rf"127\.0\.0\.1:{port} does not answer .*refused.*tracking\.uri") as caught:
+        Store.open(f"{scheme}://127.0.0.1:{port}", "x", tmp_path)
     assert caught.value.exit_code == 2
+    assert time.perf_counter() - begun < 10  # 2 s of pauses and the import of mlflow
+
+
+def test_a_server_that_hangs_is_refused_within_seconds_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("denominator.tracking.calls.PROBE", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never says anything
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        begun = time.perf_counter()
+        with pytest.raises(StoreError, match=r"does not answer \(nothing within 1 s\)"):
+            Store.open(uri, "x", tmp_path)
+        assert time.perf_counter() - begun < 5
+
+
+def test_a_store_that_was_found_away_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    port, calls = free_port(), []
+    line = Line(f"http://127.0.0.1:{port}")
+
+    def away() -> None:
+        calls.append(1)
+        raise ConnectionError("Connection refused")
+
+    monkeypatch.setattr("denominator.tracking.calls.RETRIES", 3)
+    with pytest.raises(StoreError, match=rf"^writing failed: the server at .*:{port} does not answer \(connection ref"):
+        line.ask(away, what="writing")
+    assert len(calls) == 3
+    with pytest.raises(StoreError, match="reading was not tried: the server at"):
+        line.ask(away, what="reading")
+    assert len(calls) == 3
+    line.until = 0.0  # later it is looked after again
+    with serving_health(port):
+        assert line.ask(lambda: "here", what="reading") == "here"
+
+
+@contextlib.contextmanager
+def serving_health(port: int) -> Iterator[None]:
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Health) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
 
 
 # ------------------------------------------------------------------ a cell

@@ -689,9 +689,12 @@ def _objective(names: Sequence[str], value: Callable[[str], float | None]) -> Ob
 
 
 def _recorded(context: Context, made: Job, data: Dataset, key: str) -> Objective:
+    from denominator.tracking import StoreAwayError
+
     say, number, store = context.events.say, made.number, context.store
     clock = time.perf_counter()
     run_id: str | None = None
+    figure: dict[str, Any] = {}
     try:
         try:
             if not made.settings.force or key in context.recorded:
@@ -708,6 +711,8 @@ def _recorded(context: Context, made: Job, data: Dataset, key: str) -> Objective
             dataset=data,
             progress=lambda stage: say(number, "stage", name=made.name, stage=stage),
         )
+        headline = result.summary.metrics[result.summary.headline]
+        figure = {"metric": result.summary.headline, "value": headline.value, "n": headline.n}
         run_id = store.log_cell(
             result,
             context.sweep_id,
@@ -725,7 +730,8 @@ def _recorded(context: Context, made: Job, data: Dataset, key: str) -> Objective
     except StoreError as error:
         if is_full(error):
             context.stopped = FULL
-        say(number, "waiting", name=made.name, cell_key=key, error=mask(str(error)))
+        away = {"away": mask(error.why)} if isinstance(error, StoreAwayError) else {}
+        say(number, "waiting", name=made.name, cell_key=key, error=mask(str(error)), **figure, **away)
         return None
     except Exception as error:
         if is_full(error):  # nothing more can be written, so nothing more is begun
@@ -735,18 +741,8 @@ def _recorded(context: Context, made: Job, data: Dataset, key: str) -> Objective
         _failed(context, made, key, error, run_id)
         return None
     context.recorded[key] = run_id
-    headline = result.summary.metrics[result.summary.headline]
-    say(
-        number,
-        "recorded",
-        name=made.name,
-        cell_key=key,
-        run_id=run_id,
-        metric=result.summary.headline,
-        value=headline.value,
-        n=headline.n,
-        seconds=time.perf_counter() - clock,
-    )
+    took = time.perf_counter() - clock
+    say(number, "recorded", name=made.name, cell_key=key, run_id=run_id, **figure, seconds=took)
 
     def value(name: str) -> float | None:
         if name in config.COSTS:
@@ -840,6 +836,7 @@ class Outcome:
     out: Path
     interrupted: bool = False
     error: str | None = None
+    away: str | None = None
     sent: list[str] = field(default_factory=list)
     runs: dict[str, str] = field(default_factory=dict)
     data: dict[str, Dataset] = field(default_factory=dict)
@@ -861,7 +858,7 @@ class Outcome:
             return INTERRUPTED
         if self.count("failed", "not_started") or self.lost or self.error:
             return 1
-        return StoreError.exit_code if self.count("waiting") else 0
+        return StoreError.exit_code if self.away or self.count("waiting") else 0
 
 
 def start(
@@ -947,7 +944,17 @@ def _start(app: Application, mode: Mode, command: str, *, quiet: bool, json_line
         data = context.dataset(made.cell)
         check_data(data, made.cell.plan)
         keys[made.number] = made.cell.key(data.dataset_hash, data.corpus_hash)
-    store = Store.open(resolve_uri(settings.tracking.uri, out, app.folder), settings.tracking.experiment, out)
+    uri = resolve_uri(settings.tracking.uri, out, app.folder)
+    try:
+        store = Store.open(uri, settings.tracking.experiment, out)
+    except StoreError as error:
+        waiting = Store(uri, settings.tracking.experiment, out).pending()
+        if waiting:
+            error.add_note(
+                f"{waiting} finished cells are safe in {out / 'pending'}: the next start that reaches the record "
+                "writes them, nothing is computed again"
+            )
+        raise
     context.store = store
     sent = store.send_pending()
     store.bury()
@@ -1156,8 +1163,10 @@ def sweep_name(jobs: Sequence[Job]) -> str:
 def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
     """The sweep's own run, and no file left behind that nobody needs."""
     from denominator import summary
+    from denominator.tracking import StoreAwayError
 
     result.data = context.data
+    _catch_up(context, result)
     result.runs = {key: context.recorded[key] for key in result.keys.values() if key in context.recorded}
     result.runs |= {e["cell_key"]: e["run_id"] for e in result.ends.values() if e.get("run_id")}
     try:
@@ -1167,6 +1176,8 @@ def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
             result.sweep_run = sweep_run
             context.store.adopt(result.runs.values(), result.sweep_id)
             summary.record(result)
+    except StoreAwayError as error:
+        result.away = mask(error.why)
     except StoreError as error:
         result.error = result.error or (f"{FULL}; {full_advice(context.out)}" if is_full(error) else mask(str(error)))
     _unlock(context.out / "hydra" / "locks")
@@ -1176,6 +1187,27 @@ def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
         context.cache.tidy()
     if result.count("reused") == len(result.ends):
         shutil.rmtree(context.launch, ignore_errors=True)
+
+
+def _catch_up(context: Context, result: Outcome) -> None:
+    """Cells that could not be recorded when they ended, once more: the store may be back by now."""
+    from denominator.tracking import StoreAwayError
+
+    waiting = [e for e in result.ends.values() if e["what"] == "waiting"]
+    if not waiting or result.interrupted:
+        return
+    try:
+        context.store.look()
+        context.store.send_pending({e["cell_key"] for e in waiting})
+        found = context.store.recorded(e["cell_key"] for e in waiting)
+    except (StoreError, OSError) as error:
+        result.away = mask(error.why) if isinstance(error, StoreAwayError) else None
+        return
+    for event in waiting:
+        if event["cell_key"] in found:
+            event |= {"what": "recorded", "run_id": found[event["cell_key"]]}
+        else:
+            result.away = result.away or event.get("away")
 
 
 def _unlock(locks: Path) -> None:

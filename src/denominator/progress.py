@@ -121,17 +121,21 @@ def following(events: Events, names: Sequence[str], *, quiet: bool = False, json
             thread.join()
 
 
+def figure_text(event: Mapping[str, Any]) -> str:
+    """The headline of a cell with its n; empty when it has no value."""
+    value = event.get("value")
+    return "" if value is None else f"{event.get('metric')} {value:.3f}, n = {event.get('n')}, "
+
+
 def outcome_text(event: Mapping[str, Any]) -> str:
     """What is said of a cell that ended."""
     what = str(event["what"])
     if what == "recorded":
-        value = event.get("value")
-        shown = "" if value is None else f"{event.get('metric')} {value:.3f}, n = {event.get('n')}, "
-        return f"{shown}{event.get('seconds', 0.0):.1f} s"
+        return f"{figure_text(event)}{event.get('seconds', 0.0):.1f} s"
     if what == "failed":
         return f"FAILED: {event.get('error', '')}"
     if what == "waiting":
-        return f"NOT RECORDED YET: {event.get('error', '')}"
+        return f"{figure_text(event)}NOT RECORDED YET: {event.get('away') or event.get('error', '')}"
     if what == "not_started":
         return f"not started: {event['error']}" if event.get("error") else "not started"
     return {"reused": "recorded before", "killed": "interrupted"}.get(what, what)

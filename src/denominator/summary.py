@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from denominator.errors import StoreError
 from denominator.masking import mask
-from denominator.tracking import Store, StoredRun, dataset_input, save_view, sweep_links
+from denominator.progress import figure_text
+from denominator.tracking import Store, StoreAwayError, StoredRun, dataset_input, save_view, sweep_links
 from denominator.types import Estimate
 
 if TYPE_CHECKING:
@@ -232,7 +233,7 @@ def note(runs: Sequence[StoredRun], bad: Sequence[Mapping[str, str]], store: Sto
 def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> None:
     """Prints the end of a sweep or of a single run."""
     store: Store = result.store
-    runs = ranked(store.get(dict.fromkeys(result.runs.values())))
+    runs = [] if result.away else _read_back(result)
     out.print()
     for name in result.sent:
         out.print(f"recorded now, left over from an earlier start: {name}", soft_wrap=True)
@@ -249,9 +250,12 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
             out.print(
                 f"The cells have different denominators ({denominators(runs)}): they measure different questions."
             )
-    bad = failures(result)
+    if result.away:
+        _show_unrecorded(result, out)
+    waiting = [e["name"] for e in result.ends.values() if e["what"] == "waiting" and "away" in e]
+    bad = [f for f in failures(result) if f["name"] not in waiting]
     if bad:
-        out.print(f"{len(bad)} of {len(bad) + len(runs)} cells have no result:", style="bold")
+        out.print(f"{len(bad)} of {len(bad) + len(waiting) + len(result.runs)} cells have no result:", style="bold")
         idle = [f["name"] for f in bad if f["reason"].startswith("not started")]
         for failure in bad:
             if failure["name"] in idle:
@@ -269,6 +273,7 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
     counts = [
         (result.count("recorded"), "computed"),
         (result.count("reused"), "recorded before"),
+        (len(waiting), "computed and not recorded yet"),
         (len(bad), "without a result"),
     ]
     said = ", ".join(f"{n} {what}" for n, what in counts if n) or "nothing to do"
@@ -283,6 +288,33 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
         out.print(f"report  {report}" if isinstance(report, Path) else f"no report: {report}", soft_wrap=True)
     out.print(f"record  {mask(store.uri)}", soft_wrap=True)
     out.print(f"open    denominator ui{_out_flag(result.out)}", soft_wrap=True)
+
+
+def _read_back(result: Outcome) -> list[StoredRun]:
+    """The recorded cells, best first; none when the store has just gone away."""
+    try:
+        return ranked(result.store.get(dict.fromkeys(result.runs.values())))
+    except StoreAwayError as error:
+        result.away = mask(error.why)
+        return []
+
+
+def _show_unrecorded(result: Outcome, out: Console) -> None:
+    """What is known without the record: each cell's figure as it was said, what is safe, and how to go on."""
+    ended = [result.ends[number] for number in sorted(result.ends)]
+    for event in ended:
+        where = {"recorded": "recorded", "reused": "recorded before", "waiting": "waits"}.get(event["what"])
+        if where is not None:
+            out.print(f"  {event.get('name')}: {figure_text(event)}{where}", soft_wrap=True)
+    waiting = sum(e["what"] == "waiting" for e in ended)
+    out.print(f"The record is away: {result.away}", soft_wrap=True)
+    if waiting:
+        where = result.out / "pending"
+        out.print(f"{waiting} of {len(ended)} cells wait in {where}; their outcomes are safe.", soft_wrap=True)
+        said = "records them once and computes nothing again"
+    else:
+        said = "completes the sweep's own run and computes nothing again"
+    out.print(f"Once the server is back, the same command {said}.", soft_wrap=True)
 
 
 def _out_flag(out: Path) -> str:
@@ -386,6 +418,8 @@ def write_report(result: Outcome) -> Path | str | None:
 
     A text says why there is none; None: there was nothing to report on.
     """
+    if result.away:
+        return None
     from denominator.deciding import make_report
     from denominator.errors import DenominatorError
     from denominator.report import Failure

@@ -5,6 +5,7 @@ the store is away they stay there and the next start sends them, once. `recorded
 readers trust nothing without it.
 """
 
+from denominator.tracking.calls import StoreAwayError
 from denominator.tracking.facts import Facts, cell_facts, dataset_input, ledger_line, number
 from denominator.tracking.files import question_table, write_cell_files
 from denominator.tracking.reading import experiments, find_store, load_sweep, read_cell, to_frame, ui_command
@@ -15,6 +16,7 @@ from denominator.tracking.views import newest_view, save_view, server_of, sweep_
 __all__ = [
     "Facts",
     "Store",
+    "StoreAwayError",
     "StoredRun",
     "cell_facts",
     "dataset_input",

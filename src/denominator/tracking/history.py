@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from denominator.errors import StoreError
 from denominator.tracking.facts import NOTE_LIMIT, base_tags
 from denominator.tracking.spelling import shortened
-from denominator.tracking.store import Store, StoredRun, retry
+from denominator.tracking.store import Store, StoredRun
 
 KIND = "audit"
 LINK = "rescored_from"
@@ -34,7 +34,7 @@ def has_file(store: Store, run: StoredRun, name: str) -> bool:
     """Whether a run holds this artifact. Raises StoreError when its artifacts cannot be listed."""
     parent = str(PurePosixPath(name).parent)
     call = partial(store.client.list_artifacts, run.run_id, None if parent == "." else parent)
-    found = retry(call, what=f"listing the artifacts of {run.name!r} ({run.run_id})")
+    found = store.ask(call, what=f"listing the artifacts of {run.name!r} ({run.run_id})")
     return any(item.path == name and not item.is_dir for item in found)
 
 
@@ -43,7 +43,7 @@ def file_of(store: Store, run: StoredRun, name: str) -> Iterator[Path]:
     """A copy (or the place) of one artifact. Raises StoreError when it cannot be read."""
     with tempfile.TemporaryDirectory(prefix="denominator-") as folder:
         call = partial(store.client.download_artifacts, run.run_id, name, folder)
-        path = Path(retry(call, what=f"reading {name} of {run.name!r} ({run.run_id})"))
+        path = Path(store.ask(call, what=f"reading {name} of {run.name!r} ({run.run_id})"))
         if not path.is_file():
             raise StoreError(f"{name} of {run.name!r} ({run.run_id}) is no file")
         yield path
@@ -75,6 +75,6 @@ def log_audit(
     with tempfile.TemporaryDirectory(prefix="denominator-") as folder:
         for file, text in files.items():
             (Path(folder) / file).write_text(text, encoding="utf-8")
-        retry(lambda: store.client.log_artifacts(run_id, folder), what="writing artifacts")
+        store.ask(lambda: store.client.log_artifacts(run_id, folder), what="writing artifacts")
     store._close(run_id, "FINISHED")
     return run_id

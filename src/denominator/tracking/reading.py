@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from denominator.errors import StoreError
 from denominator.masking import mask
 from denominator.records import SCHEMA_VERSION, ledger_from_json, outcomes_from_lines, plan_from_json
+from denominator.tracking.calls import Line, open_client
 from denominator.tracking.files import OUTCOMES_HASH, file_hash
-from denominator.tracking.store import Store, StoredRun, open_client, resolve_uri, retry
+from denominator.tracking.store import Store, StoredRun, resolve_uri
 from denominator.types import RecordedRun
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def find_store(out: str | Path = "denominator-out", uri: str | None = None, expe
         )
     if experiment is not None:
         store = Store(address, experiment, folder)
-        if retry(lambda: store.client.get_experiment_by_name(store.experiment), what="reading experiments") is None:
+        store.look()
+        if store.ask(lambda: store.client.get_experiment_by_name(store.experiment), what="reading experiments") is None:
             names = ", ".join(experiments(address)) or "none"
             raise StoreError(f"there is no experiment {experiment!r} in this store (there are: {names})")
         return store
@@ -48,8 +50,9 @@ def find_store(out: str | Path = "denominator-out", uri: str | None = None, expe
 
 def experiments(uri: str) -> list[str]:
     """Names of the experiments of a store, newest first."""
-    client = open_client(uri)
-    return [e.name for e in retry(lambda: client.search_experiments(max_results=1000), what=f"opening {mask(uri)}")]
+    line, client = Line(uri), open_client(uri)
+    line.look()
+    return [e.name for e in line.ask(lambda: client.search_experiments(max_results=1000), what=f"opening {mask(uri)}")]
 
 
 def recorded_cells(uri: str, experiment: str, out: Path, keys: Sequence[str]) -> dict[str, str]:
@@ -57,7 +60,8 @@ def recorded_cells(uri: str, experiment: str, out: Path, keys: Sequence[str]) ->
     if uri.startswith("sqlite:") and not Path(uri.removeprefix("sqlite:///").split("?", 1)[0]).is_file():
         return {}
     store = Store(uri, experiment, out)
-    if retry(lambda: store.client.get_experiment_by_name(store.experiment), what=f"opening {mask(uri)}") is None:
+    store.look()
+    if store.ask(lambda: store.client.get_experiment_by_name(store.experiment), what=f"opening {mask(uri)}") is None:
         return {}
     return store.recorded(keys)
 

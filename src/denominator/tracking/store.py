@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -11,14 +10,15 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from denominator.errors import ConfigError, DenominatorError, StoreError
+from denominator.errors import ConfigError, StoreError
 from denominator.masking import mask
+from denominator.tracking.calls import Line, StoreAwayError, open_client, probe, retry
 from denominator.tracking.facts import NOTE_LIMIT, Facts, alive, base_tags, cell_facts, git_commit, owner, process_tags
 from denominator.tracking.files import OUTCOMES_HASH, TABLES, file_hash, plain_json, pretty, write_cell_files
 from denominator.tracking.spelling import param_text, shortened, spell
@@ -33,7 +33,6 @@ TAG_LIMIT = 5_000
 VERDICT = "**Verdict.**"
 EXPERIMENT_LIMIT = 250
 BATCH = {"metrics": 1_000, "params": 100, "tags": 100}  # what one REST call takes
-RETRIES = 5
 EXPERIMENT_TAGS = {
     # MLflow's page then opens on the runs, not on a dashboard of traces that are not there.
     "mlflow.experimentKind": "custom_model_development",
@@ -69,92 +68,6 @@ def resolve_uri(uri: str | None, out: Path, folder: Path) -> str:
             f"use tracking.uri=sqlite:///{name}.db or a server's http address"
         )
     return text
-
-
-def _quiet() -> None:
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # we retry ourselves; its default waits minutes
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # it would show a user and password
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    import logging
-
-    for name in ("alembic", "mlflow", "urllib3"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs every error that we catch and tell
-
-
-def open_client(uri: str) -> Any:
-    _quiet()
-    from mlflow.tracking.client import MlflowClient
-
-    _quiet()  # importing mlflow sets its own levels
-    return MlflowClient(tracking_uri=uri)
-
-
-def retry(call: Callable[[], T], *, what: str, attempts: int = RETRIES, wait: float = 0.1) -> T:
-    """Calls again when the store is busy or away, with growing pauses. Raises StoreError after the last attempt."""
-    for attempt in itertools.count(1):
-        try:
-            return call()
-        except (KeyboardInterrupt, DenominatorError):
-            raise
-        except Exception as error:
-            if attempt >= attempts or not _may_pass(error):
-                raise StoreError(f"{what} failed: {_brief(error)}") from error
-            time.sleep(wait * 2 ** (attempt - 1) * (1 + os.getpid() % 7 / 7))
-    raise AssertionError("unreachable")
-
-
-def _may_pass(error: BaseException) -> bool:
-    if _is_network(error):
-        return True
-    text = str(error).lower()
-    away = (
-        "locked",
-        "busy",
-        "temporarily",
-        "timed out",
-        "timeout",
-        "connection",
-        "deadlock",
-        "max retries",
-        "503",
-        "502",
-    )
-    same = (
-        "unique constraint",
-        "duplicate key",
-        "duplicate entry",
-    )  # another worker wrote the same row: it is there now
-    signs = away + same
-    return any(sign in text for sign in signs)
-
-
-def _brief(error: BaseException) -> str:
-    lines = [line for line in mask(str(error)).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[0][:400] + _hint(error)
-
-
-def _hint(error: BaseException) -> str:
-    """What a person can do about the usual refusals of a tracking server or of its artifact folder."""
-    text = str(error).lower()
-    if "401" in text or "unauthorized" in text or "not authenticated" in text:
-        return "; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN) to valid values"
-    if "403" in text or ("permission denied" in text and "http" in text):
-        return "; this user may not do that on the server (MLflow's permissions of the experiment)"
-    if isinstance(error, OSError) and not _is_network(error):
-        return "; the artifact folder cannot be written: set out=… to another place, or mend the server's artifact root"
-    if any(sign in text for sign in ("max retries", "connection refused", "failed to resolve", "name or service")):
-        return "; is the server running there? The address comes from tracking.uri or MLFLOW_TRACKING_URI"
-    return ""
-
-
-def _is_network(error: BaseException) -> bool:
-    import requests
-
-    return isinstance(error, (requests.exceptions.RequestException, ConnectionError, TimeoutError))
 
 
 def prepare_sqlite(uri: str) -> Any:
@@ -238,6 +151,7 @@ class Store:
         self.uri = uri
         self.experiment = shortened(experiment, EXPERIMENT_LIMIT)
         self.out = out
+        self._line = Line(uri)
         self._client: Any = None
         self._experiment_id: str | None = None
         self._commit: str | None = None
@@ -245,12 +159,24 @@ class Store:
 
     @classmethod
     def open(cls, uri: str, experiment: str, out: Path) -> Store:
-        """Makes store, schema and experiment where they are absent. Raises StoreError that says what to do."""
+        """Makes store, schema and experiment where they are absent.
+
+        Raises StoreError that says what to do, within seconds when the store is away.
+        """
         store = cls(uri, experiment, out)
+        store.look()
         if uri.startswith("sqlite:"):
             store._client = prepare_sqlite(uri)
         _ = store.experiment_id
         return store
+
+    def look(self) -> None:
+        """A cheap first question. Raises StoreError within seconds when the store is away."""
+        self._line.look()
+
+    def ask(self, call: Callable[[], T], *, what: str, attempts: int | None = None) -> T:
+        """A call to the store, made again while it is busy. Raises StoreError, at once when the store is away."""
+        return self._line.ask(call, what=what, attempts=attempts)
 
     @property
     def client(self) -> Any:
@@ -266,7 +192,7 @@ class Store:
     @property
     def experiment_id(self) -> str:
         if self._experiment_id is None:
-            self._experiment_id = retry(self._find_experiment, what=f"opening {mask(self.uri)}")
+            self._experiment_id = self.ask(self._find_experiment, what=f"opening {mask(self.uri)}")
         return self._experiment_id
 
     def _find_experiment(self) -> str:
@@ -309,7 +235,7 @@ class Store:
                 order_by=list(order) or ["attributes.start_time DESC"],
                 page_token=token,
             )
-            page = retry(call, what="reading runs")
+            page = self.ask(call, what="reading runs")
             out += [_stored(run) for run in page]
             token = page.token
             if not token or (limit is not None and len(out) >= limit):
@@ -344,7 +270,7 @@ class Store:
 
     def get(self, run_ids: Iterable[str]) -> list[StoredRun]:
         """These runs, in this order."""
-        return [_stored(retry(partial(self.client.get_run, run_id), what="reading a run")) for run_id in run_ids]
+        return [_stored(self.ask(partial(self.client.get_run, run_id), what="reading a run")) for run_id in run_ids]
 
     def sweeps(self) -> list[StoredRun]:
         """Sweep runs, newest first."""
@@ -369,11 +295,13 @@ class Store:
                 "the outcomes are computed again by the same sweep with force=true, or put the folder back"
             )
         with tempfile.TemporaryDirectory(prefix="denominator-") as folder:
+            what = f"reading the artifacts of run {run.name!r} ({run.run_id})"
             try:
-                self.client.download_artifacts(run.run_id, "", folder)
-            except Exception as error:
-                what = f"the artifacts of run {run.name!r} ({run.run_id}) cannot be read"
-                raise StoreError(f"{what}: {_brief(error)}; run the sweep again with force=true") from error
+                self.ask(partial(self.client.download_artifacts, run.run_id, "", folder), what=what)
+            except StoreAwayError:
+                raise
+            except StoreError as error:
+                raise StoreError(f"{error}; run the sweep again with force=true") from error
             yield Path(folder)
 
     # -------------------------------------------------------------- writing
@@ -410,13 +338,13 @@ class Store:
             every = {k: shortened(mask(v), NOTE_LIMIT) for k, v in tags.items()} | {"attempt": mark}
             return str(self.client.create_run(self.experiment_id, run_name=name, tags=every).info.run_id)
 
-        return retry(make, what="creating a run")
+        return self.ask(make, what="creating a run")
 
     def _rename(self, run_id: str, name: str) -> None:
-        retry(lambda: self.client.update_run(run_id, status="RUNNING", name=name), what="resuming a run")
+        self.ask(lambda: self.client.update_run(run_id, status="RUNNING", name=name), what="resuming a run")
 
     def _tag(self, run_id: str, key: str, value: str) -> None:
-        retry(lambda: self.client.set_tag(run_id, key, value), what="marking a run")
+        self.ask(lambda: self.client.set_tag(run_id, key, value), what="marking a run")
 
     def _batch(
         self,
@@ -435,7 +363,7 @@ class Store:
         }
         for i in range(max(math.ceil(len(v) / BATCH[k]) for k, v in every.items())):
             part = {k: v[i * BATCH[k] : (i + 1) * BATCH[k]] for k, v in every.items()}
-            retry(partial(self.client.log_batch, run_id, synchronous=True, **part), what="writing a run")
+            self.ask(partial(self.client.log_batch, run_id, synchronous=True, **part), what="writing a run")
 
     def log_cell(
         self,
@@ -482,9 +410,10 @@ class Store:
                     self._log_dataset(target, facts.dataset)
             self._close(target, "FINISHED")
         except StoreError as error:
-            raise StoreError(
-                f"{error}; the outcomes of {facts.name!r} are safe in {folder} and the next start records them"
-            ) from error
+            safe = f"{error}; the outcomes of {facts.name!r} are safe in {folder} and the next start records them"
+            if isinstance(error, StoreAwayError):
+                raise StoreAwayError(safe, error.why) from error
+            raise StoreError(safe) from error
         return target
 
     @contextlib.contextmanager
@@ -493,12 +422,12 @@ class Store:
         what = "writing artifacts"
         if not self.uri.startswith(("http://", "https://")):
             yield
-            retry(upload, what=what)
+            self.ask(upload, what=what)
             return
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(1, thread_name_prefix="denominator-upload") as pool:
-            sent = pool.submit(retry, upload, what=what)
+            sent = pool.submit(self.ask, upload, what=what)
             yield
             sent.result()
 
@@ -508,10 +437,10 @@ class Store:
 
         entity = Entity(data["name"], data["digest"], "local", data["source"], data["schema"], data["profile"])
         given = DatasetInput(entity, [InputTag("mlflow.data.context", "evaluation")])
-        retry(lambda: self.client.log_inputs(run_id, [given]), what="writing the data set")
+        self.ask(lambda: self.client.log_inputs(run_id, [given]), what="writing the data set")
 
     def _close(self, run_id: str, status: str, *, recorded: bool = True) -> None:
-        retry(lambda: self.client.set_terminated(run_id, status), what="closing a run")
+        self.ask(lambda: self.client.set_terminated(run_id, status), what="closing a run")
         if recorded:  # the very last thing
             self._tag(run_id, "recorded", "true")
 
@@ -536,11 +465,13 @@ class Store:
         )
         for file, content in (("traceback.txt", mask(trace)), ("config.yaml", config)):
             if content:
-                retry(partial(self.client.log_text, run_id, content, file), what=f"writing {file}")
+                self.ask(partial(self.client.log_text, run_id, content, file), what=f"writing {file}")
         self._close(run_id, "FAILED", recorded=False)
 
     def log_killed(self, run_id: str) -> None:
         """Marks an interrupted run; one attempt only, because a person is waiting for the prompt."""
+        if probe(self.uri) is not None:
+            return
         with contextlib.suppress(Exception):
             self.client.set_terminated(run_id, "KILLED")
 
@@ -590,7 +521,7 @@ class Store:
         with tempfile.TemporaryDirectory(prefix="denominator-") as folder:
             for name, text in {"cells.json": pretty(list(cells)), **(files or {})}.items():
                 (Path(folder) / name).write_text(text, encoding="utf-8")
-            retry(lambda: self.client.log_artifacts(run_id, folder), what="writing the sweep's files")
+            self.ask(lambda: self.client.log_artifacts(run_id, folder), what="writing the sweep's files")
         if dataset:
             self._log_dataset(run_id, dataset)
         self._close(run_id, status)
@@ -604,12 +535,19 @@ class Store:
 
     def attach(self, run_id: str, path: Path, folder: str | None = None) -> None:
         """Adds a file (the report) to a run."""
-        retry(lambda: self.client.log_artifact(run_id, str(path), folder), what="attaching a file")
+        self.ask(lambda: self.client.log_artifact(run_id, str(path), folder), what="attaching a file")
 
     # -------------------------------------------------------------- what an earlier start left behind
 
-    def send_pending(self) -> list[str]:
-        """Records what earlier starts could not send, each cell once. Returns the names of the cells."""
+    def pending(self) -> int:
+        """How many finished cells wait on disk to be recorded."""
+        return len(list((self.out / "pending").glob("*/payload.json")))
+
+    def send_pending(self, ended: Collection[str] = ()) -> list[str]:
+        """Records what could not be sent when it was there, each cell once. Returns the names of the cells.
+
+        What belongs to another process that lives is left to it, unless its cell_key is in `ended`.
+        """
         root = self.out / "pending"
         sent: list[str] = []
         for folder in sorted(root.iterdir()) if root.is_dir() else []:
@@ -619,10 +557,10 @@ class Store:
                     shutil.rmtree(folder, ignore_errors=True)
                 continue
             data = json.loads(file.read_text(encoding="utf-8"))
-            if alive(data["owner"]) and not _ours(data["owner"]):
-                continue
             facts = Facts.from_json(data)
             key = facts.tags.get("cell_key", "")
+            if alive(data["owner"]) and not _ours(data["owner"]) and key not in ended:
+                continue
             if not self.recorded([key]):
                 self._send(folder, facts, self.start_cell(facts.name, key, facts.tags["sweep_id"]))
                 sent.append(facts.name)

@@ -164,8 +164,6 @@ def save_view(store: Store, sweep_id: str, name: str, runs: Sequence[StoredRun])
     """Saves the view of a sweep under its id and removes the oldest of ours. False when the store would not have it."""
     import time
 
-    from denominator.tracking.store import retry
-
     recalls = {r.tags["audit_metric"] for r in runs if "audit_metric" in r.tags}
     recall = spell(min(recalls)) if recalls else "recall_at_5"
     value = tag_value(f"{name} · {sweep_id}", sweep_state(sweep_id, runs, recall), int(time.time() * 1000))
@@ -173,8 +171,9 @@ def save_view(store: Store, sweep_id: str, name: str, runs: Sequence[StoredRun])
         return False
     try:
         call = store.client.set_experiment_tag
-        retry(lambda: call(store.experiment_id, f"{TAG}{sweep_id}", value), what="saving a view", attempts=2)
-        tags = retry(lambda: store.client.get_experiment(store.experiment_id), what="reading views", attempts=2).tags
+        store.ask(lambda: call(store.experiment_id, f"{TAG}{sweep_id}", value), what="saving a view", attempts=2)
+        read = store.ask(lambda: store.client.get_experiment(store.experiment_id), what="reading views", attempts=2)
+        tags = read.tags
     except StoreError:
         return False
     for key in _outdated(tags):
