@@ -16,7 +16,7 @@ from denominator.types import Plan
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 GROUPS = {group: sorted(p.stem for p in (CONF / group).glob("*.yaml")) for group in (*config.GROUPS, "experiment")}
-CELLS = {"demo": 36, "chunking_eval": 24, "mtrag_un": 24, "onnx": 8, "rerankers": 24, "conditional": 10}
+CELLS = {"demo": 36, "chunking_eval": 24, "mtrag_un": 24, "clapnq": 36, "onnx": 8, "rerankers": 24, "conditional": 10}
 SEARCHES = ("search",)
 OWN = {"function": "math.sqrt"}  # what stands for a value that only a person can give
 

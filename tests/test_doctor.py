@@ -588,7 +588,7 @@ def test_every_reader_has_a_configuration() -> None:
     from denominator.app import conf_dir
 
     there = {p.stem for p in (conf_dir() / "dataset").glob("*.yaml")}
-    assert there - set(READERS) == {"chunking_eval", "mtrag_un", "starter"}
+    assert there - set(READERS) == {"chunking_eval", "clapnq", "mtrag_un", "starter"}
     assert set(READERS) <= there
 
 
