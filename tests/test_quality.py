@@ -247,7 +247,7 @@ def test_none_where_nobody_was_answered():
     )
     block = answer_quality(made, Plan())
     assert block is not None
-    assert block.metrics["token_f1"].as_dict() | {"value": None, "n": 0, "reason": "no_eligible"} == (
+    assert block.metrics["token_f1"].as_dict() | {"value": None, "n": 0, "reason": "no_answers"} == (
         block.metrics["token_f1"].as_dict()
     )
 

@@ -12,7 +12,6 @@ Layers, from a text to a report: `decide` (one answer), `confusion` (many), `rep
 from __future__ import annotations
 
 import math
-import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,9 +52,6 @@ class Judge(Protocol):
     def __call__(self, text: str, *, question: str | None, lang: str) -> bool | None: ...
 
 
-_SENTENCE_END: Final = re.compile(r"[.!?。\n\r\v\f\x85\u2028\u2029]+")
-
-
 def _bare(text: str) -> str:
     """The text without white space, punctuation and symbols at its ends (`**NO_ANSWER**.` → `NO_ANSWER`)."""
 
@@ -80,7 +76,12 @@ def _boolean(value: object, name: str) -> bool | None:
 
 
 def decide(
-    answer: Answer | None, lang: str = "en", judge: Judge | None = None, *, question: str | None = None
+    answer: Answer | None,
+    lang: str = "en",
+    judge: Judge | None = None,
+    *,
+    question: str | None = None,
+    version: str = phrases.VERSION,
 ) -> Decision:
     """Reads one answer by the ladder; the first rung with an opinion wins (MEASUREMENT.md, section 7).
 
@@ -88,6 +89,7 @@ def decide(
     nothing at all (None) are undecided, not refusals. `lang` is the language in which the answer is written, by
     default that of the question; only its primary part counts. A refusal phrase with more than 8 tokens of other
     text, and a language without patterns, are undecided unless a judge is there. A hedged answer is an answer.
+    `version` is that of the phrases.
 
     Raises InputError when `flag` or `structured` is something other than a boolean or None.
 
@@ -117,9 +119,9 @@ def decide(
         return Decision(None, "empty_output")
     if _bare(text) == phrases.SENTINEL.casefold():
         return Decision(True, "sentinel")
-    patterns = phrases.patterns(lang)
+    patterns = phrases.patterns(lang, version)
     if patterns:
-        sentences = [s for s in _SENTENCE_END.split(text) if s.strip()]
+        sentences = phrases.sentences(text, lang)
         others = [s for s in sentences if not any(p.search(s) for p in patterns)]
         matched = len(others) < len(sentences)
         if matched and sum(count_tokens(s) for s in others) <= phrases.MAX_REMAINDER_TOKENS:
@@ -190,6 +192,7 @@ class AbstentionReport:
     partial: Estimate | None = None
     auroc: Estimate | None = None
     risk_coverage: RiskCoverage | None = None
+    phrases: str | None = None
 
     @property
     def matrix(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -248,7 +251,7 @@ class AbstentionReport:
                 "precision": pair(self.precision_bounds),
             },
             "deciders": dict(self.deciders),
-            "phrases": phrases.VERSION if self.deciders.get("phrase") else None,
+            "phrases": self.phrases,
             "threshold": self.threshold.as_dict() if self.threshold else None,
             "prevalence": self.prevalence,
             "precision_at_prevalence": self.precision_at_prevalence.as_dict() if self.precision_at_prevalence else None,
@@ -276,6 +279,7 @@ def confusion(
     prevalence: float | None = None,
     threshold: Threshold | None = None,
     partial: Sequence[bool | None] | None = None,
+    version: str = phrases.VERSION,
 ) -> AbstentionReport:
     """The 2×2 matrix of *abstained* against *unanswerable*, and what follows from it.
 
@@ -286,6 +290,7 @@ def confusion(
     π·UAR/(π·UAR + (1−π)·FRR), the precision at another share of unanswerable questions. `threshold` is stored beside
     the matrix, and its reason replaces the others when it left everything undecided. `partial` are the decisions on
     partially answerable questions; they stay outside the matrix and give the share of them that was refused.
+    `version` of the phrases is reported where a phrase decided something.
 
     >>> rows = [Row(True, True)] * 3 + [Row(True, False)] + [Row(False, True)] + [Row(False, False)] * 5
     >>> r = confusion(rows)
@@ -332,6 +337,7 @@ def confusion(
         else:
             mcc = Estimate(mcc_value, n)
 
+    deciders: dict[str, int] = {rung: c for rung in RUNGS if (c := sum(r.rung == rung for r in rows))}
     return AbstentionReport(
         tn=tn,
         fp=fp,
@@ -347,7 +353,8 @@ def confusion(
         recall_bounds=(tp / (pos + u1), (tp + u1) / (pos + u1)) if pos + u1 else None,
         false_refusal_rate_bounds=(fp / (neg + u0), (fp + u0) / (neg + u0)) if neg + u0 else None,
         precision_bounds=(_share(tp, fp + u0), _share(tp + u1, fp)) if pos + u1 and neg + u0 else None,
-        deciders={rung: c for rung in RUNGS if (c := sum(r.rung == rung for r in rows))},
+        deciders=deciders,
+        phrases=version if deciders.get("phrase") else None,
         reason=stopped,
         threshold=threshold,
         prevalence=prevalence,
@@ -870,6 +877,7 @@ def report(
         prevalence=prevalence,
         threshold=threshold,
         partial=[o.abstained for o in outcomes if o.state == "partial"],
+        version=plan.phrases,
     )
     if recall is None:
         return found

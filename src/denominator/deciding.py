@@ -630,18 +630,20 @@ def run_compare(args: argparse.Namespace) -> int:
 def _check_allowed(allow: Sequence[str]) -> None:
     from denominator.config import nearest
     from denominator.fingerprint import FIELDS
+    from denominator.selection import INSTRUMENTS
 
+    known = (*FIELDS, *INSTRUMENTS)
     for name in allow:
-        if name not in FIELDS:
+        if name not in known:
             raise ConfigError(
-                f"--allow {name}: there is no such field{nearest(name, FIELDS)} (there are: {', '.join(FIELDS)})"
+                f"--allow {name}: there is no such field{nearest(name, known)} (there are: {', '.join(known)})"
             )
 
 
 def _check_metric(pair: Pair, metric: str) -> None:
     from denominator.config import nearest
 
-    known = sorted({name for o in pair.candidate.outcomes for name in o.values})
+    known = sorted({name for o in pair.candidate.outcomes for name in (*o.values, *o.quality)})
     if known and metric not in known:
         raise ConfigError(f"--metric {metric}: not measured{nearest(metric, known)} (there are: {', '.join(known)})")
 
@@ -664,7 +666,8 @@ def comparison_text(found: Comparison, pair: Pair, allow: Sequence[str] = ()) ->
         f"  candidate  {found.candidate.ljust(wide)}  {_estimate_text(found.candidate_estimate)}",
         f"  baseline   {found.baseline.ljust(wide)}  {_estimate_text(found.baseline_estimate)}",
         f"  difference {'' if d.value is None else format(d.value, '+.4f')}  {between}  p = {d.p:.4g} ({test})",
-        f"  questions  {len(found.gained)} won, {len(found.lost)} lost, {_same(found, pair)} the same",
+        f"  questions  {len(found.gained)} won, {len(found.lost)} lost, {found.same} the same",
+        *([f"             {found.beside}"] if found.beside else []),
         f"  verdict    {found.verdict} (α = {found.alpha:g}, margin {found.margin:g})",
     ]
     if found.verdict == "inconclusive" and d.mdd:
@@ -683,12 +686,6 @@ def comparison_text(found: Comparison, pair: Pair, allow: Sequence[str] = ()) ->
     return "\n".join(lines) + "\n"
 
 
-def _same(found: Comparison, pair: Pair) -> int:
-    """Eligible questions on which both runs have the same value (`n` counts evidence groups in a micro average)."""
-    eligible = sum(o.state == "answerable" for o in pair.candidate.outcomes)
-    return eligible - len(found.gained) - len(found.lost)
-
-
 def _flips(changes: Sequence[Change], questions: Mapping[str, str]) -> list[str]:
     wide = max(len(c.id) for c in changes)
     lines = []
@@ -704,19 +701,19 @@ def comparison_html(found: Comparison, pair: Pair) -> str:
     """The comparison as one self-contained page in the report's style."""
     from denominator.report.build import shown_questions, unit_of
     from denominator.report.write import render
+    from denominator.selection import shared_fields
 
     named = {found.candidate: pair.candidate, found.baseline: pair.baseline}
     flips = {
         key: shown_questions([c.id for c in changes], named, found.metric, pair.texts, most=SHOWN_FLIPS)
         for key, changes in (("gained", found.gained), ("lost", found.lost))
     }
-    mine, theirs = (run.fingerprints.get(found.metric, {}) for run in (pair.candidate, pair.baseline))
+    mine, theirs = (run.fingerprints.get(found.metric) or shared_fields(run) for run in (pair.candidate, pair.baseline))
     context = {
         "c": found,
         "d": found.difference,
         "unit": unit_of(found.metric),
         "flips": flips,
-        "same": _same(found, pair),
         "fields": {k: (mine[k], theirs.get(k)) for k in mine if k != "fingerprint"},
         "notes": pair.notes,
         "figures": {},

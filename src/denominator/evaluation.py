@@ -365,7 +365,7 @@ def evaluate(
             )
         )
     if answers is not None:
-        return _with_answers(outcomes, ordered, answers, judge)
+        return _with_answers(outcomes, ordered, answers, judge, plan)
     return _with_threshold(outcomes, plan) if decide else tuple(outcomes)
 
 
@@ -399,7 +399,11 @@ def _answer_statuses(states: Mapping[str, State], answers: Mapping[str, Answer])
 
 
 def _with_answers(
-    outcomes: Sequence[Outcome], questions: Sequence[Question], answers: Mapping[str, Answer], judge: Judge | None
+    outcomes: Sequence[Outcome],
+    questions: Sequence[Question],
+    answers: Mapping[str, Answer],
+    judge: Judge | None,
+    plan: Plan,
 ) -> tuple[Outcome, ...]:
     from denominator.abstention import decide
 
@@ -410,7 +414,8 @@ def _with_answers(
     out = []
     for outcome, question in zip(outcomes, questions, strict=True):
         answer = answers.get(outcome.id)
-        decision = decide(answer, question.lang, judge, question=question.question)
+        lang = question.lang if answer is None or answer.lang is None else answer.lang
+        decision = decide(answer, lang, judge, question=question.question, version=plan.phrases)
         text = None if answer is None else answer.text
         error = outcome.error or decision.note or None
         out.append(replace(outcome, abstained=decision.abstained, rung=decision.rung, answer=text, error=error))

@@ -2,6 +2,7 @@
 
     recall@5 >= 0.7                      a figure; recall@5.ci_low, .ci_high and .n are its interval and its n
     recall@5[lang=de] >= 0.6             the same over the questions with this tag
+    token_f1 >= 0.6                      quality of answers, over the questions that were answered
     false_refusal_rate.worst <= 0.1      with every undecided answer taken where it hurts
     eligible_n >= 0.95 * baseline        against the same figure of a baseline run
     recall@5 >= baseline - 0.01
@@ -23,7 +24,8 @@ from typing import Any, Literal
 
 from denominator.errors import ConfigError, MeasurementError
 from denominator.evaluation import Summary, audit_metric, parse_metric, slice_values, summarize
-from denominator.selection import Comparison, compare
+from denominator.quality import METRICS as ANSWER_METRICS
+from denominator.selection import Comparison, compare, instruments, shared_fields
 from denominator.types import Estimate, Ledger, RecordedRun
 
 SLACK = 1e-12
@@ -49,6 +51,7 @@ SYNONYMS = {
     "frr": "false_refusal_rate",
     "n": "eligible_n",
     "eligible": "eligible_n",
+    **{f"answer.{name}": name for name in ANSWER_METRICS},
 }
 
 
@@ -203,7 +206,11 @@ def _figures(summary: Summary) -> dict[str, Estimate]:
             if summary.joint is None
             else getattr(summary.joint, name)
         )
+    answers = summary.answer_quality
+    found |= {name: Estimate(None, 0, "no_answers" if answers is None else "no_eligible") for name in ANSWER_METRICS}
+    found |= {} if answers is None else answers.metrics
     counts = {
+        "answered": 0 if answers is None else answers.counts["answered"],
         "eligible_n": ledger.eligible,
         "questions": ledger.N,
         "failed": ledger.failed,
@@ -395,10 +402,11 @@ def _check_names(rule: Rule, run: Measured) -> None:
             f"rule {rule.text!r}: no question has the tag {rule.tag!r}{nearest(rule.tag, run.tags)} "
             f"(there are: {listed(run.tags)})"
         )
-    if rule.kind != "bound" and rule.name not in run.summary.metrics:
+    pairs = [*run.summary.metrics, *ANSWER_METRICS]
+    if rule.kind != "bound" and rule.name not in pairs:
         raise ConfigError(
-            f"rule {rule.text!r}: {rule.kind} pairs questions, so it needs a retrieval metric"
-            f"{nearest(rule.name, run.summary.metrics)} (there are: {listed(run.summary.metrics)})"
+            f"rule {rule.text!r}: {rule.kind} pairs questions, so it needs a retrieval metric or one of answers"
+            f"{nearest(rule.name, pairs)} (there are: {listed(pairs)})"
         )
 
 
@@ -428,7 +436,12 @@ def _judged(
     return result
 
 
-_COUNTS = ("eligible_n", "questions", "failed", "missing", "undecided")
+_COUNTS = ("answered", "eligible_n", "questions", "failed", "missing", "undecided")
+_READ = {"abstention_recall", "abstention_precision", "abstention_f1", "abstention_mcc", "false_refusal_rate"} | {
+    "hallucinated_answer_rate",
+    "unsupported_answer_rate",
+}
+"""Figures that depend on what told refusals from answers."""
 
 
 def _figure(rule: Rule, of: Measured) -> tuple[float | None, int, str | None]:
@@ -499,11 +512,12 @@ def _apart(rule: Rule, run: Measured, baseline: Measured, allow: Sequence[str]) 
     """
     if rule.field == "n" or rule.name in _COUNTS or rule.name in run.run.facts:
         return []
-    name = rule.name if rule.name in run.run.fingerprints else run.summary.headline
-    mine, theirs = run.run.fingerprints.get(name, {}), baseline.run.fingerprints.get(name, {})
-    fields = ["dataset_hash", "corpus_hash", "metric_version", "aggregation", "eligibility", "ties"]
-    if name == rule.name:
+    mine, theirs = ({**shared_fields(m.run), **instruments(m.run)} for m in (run, baseline))
+    fields = [*shared_fields(run.run)]
+    if rule.name in run.run.fingerprints:
         fields.append("tokenizer")
+        mine, theirs = (dict(m.run.fingerprints.get(rule.name, {})) for m in (run, baseline))
+    fields += ["phrases", "judge"] if rule.name in _READ else ["grader"] if rule.name == "correctness" else []
     apart = [f for f in fields if f not in allow and mine.get(f) != theirs.get(f)]
     return None if baseline.summary.ledger.incomplete and not apart else apart
 

@@ -1,7 +1,8 @@
-"""Quality of answers, beside abstention and retrieval: exact match, token F1, faithfulness, relevance.
+"""Quality of answers, beside abstention and retrieval: exact match, token F1, faithfulness, relevance, correctness.
 
-Text against text, nothing is asked of a model. Each number is a mean over answerable questions that *were answered*,
-so that a system looks better by refusing what is hard: the counts of refused ones stand beside it and belong to it.
+Text against text; only correctness is a model's verdict, where one was asked. Each number is a mean over answerable
+questions that *were answered*, so that a system looks better by refusing what is hard: the counts of refused ones
+stand beside it and belong to it.
 Unanswerable questions have no place here; whether they were refused is abstention.
 
 Normalisation is that of SQuAD: lower case, punctuation deleted, English articles dropped where the language is English,
@@ -27,9 +28,9 @@ import numpy.typing as npt
 
 from denominator.tokens import CJK
 from denominator.types import Answer, Estimate, Outcome, Plan, Question
-from denominator.uncertainty import estimate_mean
+from denominator.uncertainty import estimate_mean, is_rate
 
-METRICS = ("exact_match", "token_f1", "faithfulness", "relevance")
+METRICS = ("exact_match", "token_f1", "faithfulness", "relevance", "correctness")
 COUNTS = ("answered", "refused", "undecided", "no_text")
 _ARTICLES = frozenset({"a", "an", "the"})
 _ONE = re.compile(f"({CJK})")
@@ -123,10 +124,12 @@ def with_quality(
     *,
     contexts: Mapping[str, str] | None = None,
     relevances: Mapping[str, float | None] | None = None,
+    grades: Mapping[str, bool | None] | None = None,
 ) -> tuple[Outcome, ...]:
     """The outcomes with what each answer's text is worth; a question without a text of its own keeps none.
 
-    `contexts`: what each answer was written from; `relevances`: see `relevance`. Without them they are not measured.
+    `contexts`: what each answer was written from; `relevances`: see `relevance`; `grades`: whether a model found the
+    answer correct (None: it gave no verdict). Without them they are not measured.
     """
     known = {q.id: q for q in questions}
     made = []
@@ -144,17 +147,29 @@ def with_quality(
             if contexts is None
             else faithfulness(text, contexts.get(outcome.id, ""), articles=articles),
             "relevance": None if relevances is None else relevances.get(outcome.id),
+            "correctness": _as_number((grades or {}).get(outcome.id)),
         }
         made.append(replace(outcome, quality={k: v for k, v in found.items() if v is not None}))
     return tuple(made)
+
+
+def _as_number(verdict: bool | None) -> float | None:
+    return None if verdict is None else float(verdict)
+
+
+def answered(outcome: Outcome) -> bool:
+    """Whether this is an answerable question that got an answer with a text: what the metrics here are about."""
+    text = outcome.answer
+    return outcome.state == "answerable" and outcome.abstained is False and text is not None and bool(text.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuality:
     """`counts` deals all answerable questions to `answered`, `refused`, `undecided` and `no_text` (none was given).
 
-    Each metric is over the answered ones that have it: exact match and F1 need a reference answer, faithfulness the
-    context, relevance a vector. Its `n` says how many these are; without any it is None (`no_eligible`).
+    Each metric is over the answered ones that have it: exact match, F1 and correctness need a reference answer,
+    faithfulness the context, relevance a vector. Its `n` says how many these are; without any it is None:
+    `no_answers` where nothing was answered, else `no_eligible`.
     """
 
     metrics: Mapping[str, Estimate]
@@ -169,7 +184,6 @@ def answer_quality(outcomes: Sequence[Outcome], plan: Plan) -> AnswerQuality | N
     if not any(o.quality for o in outcomes):
         return None
     counts = dict.fromkeys(COUNTS, 0)
-    answered = []
     for outcome in outcomes:
         if outcome.state != "answerable":
             continue
@@ -177,20 +191,18 @@ def answer_quality(outcomes: Sequence[Outcome], plan: Plan) -> AnswerQuality | N
             counts["undecided"] += 1
         elif outcome.abstained:
             counts["refused"] += 1
-        elif outcome.answer is None or not outcome.answer.strip():
-            counts["no_text"] += 1
         else:
-            counts["answered"] += 1
-            answered.append(outcome)
-    measured = [name for name in METRICS if any(name in o.quality for o in outcomes)]
+            counts["answered" if answered(outcome) else "no_text"] += 1
     metrics = {}
-    for name in measured:
-        having = [o for o in answered if name in o.quality]
+    for name in METRICS:
+        if not any(name in o.quality for o in outcomes):
+            continue
+        having = [o for o in outcomes if answered(o) and name in o.quality]
         metrics[name] = estimate_mean(
             [o.quality[name] for o in having],
             clusters=None if plan.cluster is None else [o.cluster for o in having],
             alpha=plan.alpha,
-            reason="no_eligible",
-            rate=name == "exact_match",
+            reason="no_eligible" if counts["answered"] else "no_answers",
+            rate=is_rate(name),
         )
     return AnswerQuality(metrics, counts)

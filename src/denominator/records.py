@@ -140,8 +140,12 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
-    """Fields that this version does not know are left out, absent ones take their default."""
+    """Fields that this version does not know are left out, absent ones take their default.
+
+    A record that names no version of the refusal lists is older than their second one.
+    """
     known = {f.name for f in fields(Plan)}
+    data = {"phrases": "phrases-v1"} | dict(data)
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in known}
     return Plan(**values)
 

@@ -20,6 +20,8 @@ from denominator.audit import audit_outcomes
 from denominator.errors import ConfigError, MeasurementError, listing
 from denominator.evaluation import parse_metric, slice_tags, slice_values
 from denominator.fingerprint import FIELDS, comparable, differing, sha
+from denominator.quality import METRICS as ANSWER_METRICS
+from denominator.quality import answered
 from denominator.ranking import level_guard
 from denominator.types import Estimate, Floats, Level, Outcome, Plan, RecordedRun
 from denominator.uncertainty import (
@@ -53,6 +55,10 @@ COST_TEXT = {
 FEW = 20  # a slice with fewer questions than this carries a warning
 SHOWN_DISAGREEMENTS = 10
 OPTIMISM_RESAMPLES = 2000
+SHARED = ("dataset_hash", "corpus_hash", "metric_version", "aggregation", "eligibility", "ties")
+"""Fingerprint fields that are the same for all metrics of a run: what a figure without a fingerprint is held to."""
+INSTRUMENTS = ("phrases", "judge", "grader")
+"""What reads answers: the version of the refusal lists, the judge of refusals, the judge of correctness."""
 
 
 def _plain(value: Any) -> Any:
@@ -275,7 +281,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs, question by question: candidate − baseline. `gained` and `lost` are sorted by size, then by id."""
+    """Two runs, question by question: candidate − baseline. `gained` and `lost` are sorted by size, then by id.
+
+    `same` questions have the same value in both. `beside` says which questions a metric of answers is about.
+    """
 
     metric: str
     candidate: str
@@ -291,6 +300,8 @@ class Comparison:
     seed: int
     resamples: int
     sentence: str
+    same: int = 0
+    beside: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         plain: dict[str, Any] = _plain(self)
@@ -344,21 +355,20 @@ class _Scored:
 
     def estimate(self, alpha: float, rows: Sequence[int] | None = None, reason: str = "no_eligible") -> Estimate:
         name = parse_metric(self.metric)
+        level = None if self.metric in ANSWER_METRICS else name.level
         vector = self.vector if rows is None else self.vector[list(rows)]
         clusters = self.clusters
         if clusters is not None and rows is not None:
             clusters = tuple(clusters[i] for i in rows)
         if self.micro:
             groups = self.repeats if rows is None else [self.repeats[i] for i in rows]
-            return estimate_micro(
-                vector, groups, clusters=clusters, alpha=alpha, k=name.k, level=name.level, reason=reason
-            )
+            return estimate_micro(vector, groups, clusters=clusters, alpha=alpha, k=name.k, level=level, reason=reason)
         return estimate_mean(
             vector,
             clusters=clusters,
             alpha=alpha,
             k=name.k,
-            level=name.level,
+            level=level,
             reason=reason,
             rate=is_rate(self.metric),
         )
@@ -368,6 +378,9 @@ def _score(run: RecordedRun, label: str, metric: str) -> _Scored | Excluded:
     """The run's vector, or why it has none."""
     family = parse_metric(metric).family.removeprefix("slot_").removeprefix("chunk_")
     micro = run.plan.aggregation == "micro" and family == "recall"  # only recall counts groups found of groups
+    if metric in ANSWER_METRICS:
+        said = "it is over the questions that a run answered, which differ from run to run: compare two of them"
+        return Excluded(run.run_id, label, "not_comparable", f"{metric}: {said}")
     if run.plan.evaluate == "abstention":
         return Excluded(
             run.run_id, label, "abstention_only", "recorded answers without a corpus have no retrieval metric"
@@ -384,6 +397,55 @@ def _score(run: RecordedRun, label: str, metric: str) -> _Scored | Excluded:
         return Excluded(run.run_id, label, reason, f"{metric} is undefined for {listing(undefined, 3)}")
     vector = np.array([o.values[metric] for o in eligible], dtype=np.float64)
     return _Scored(label, run, metric, tuple(eligible), vector, micro)
+
+
+def _both_answered(runs: Sequence[RecordedRun], labels: Mapping[str, str], metric: str) -> tuple[list[_Scored], str]:
+    """Two runs' values of an answer metric over the questions that both have it for, and a sentence that counts them.
+
+    What only one of them answered has no partner, so refusing the hard questions wins nothing here; it shows in
+    abstention. Raises MeasurementError `not_comparable` (`no_answers`) when there is no such question.
+    """
+    have = [{o.id: o for o in run.outcomes if answered(o) and metric in o.quality} for run in runs]
+    ids = sorted(have[0].keys() & have[1].keys())
+    total = sum(o.state == "answerable" for o in runs[0].outcomes)
+    counts = [f"{labels[run.run_id]} {sum(map(answered, run.outcomes))}" for run in runs]
+    beside = (
+        f"over the {len(ids)} questions that both answered and that have it, of {total} answerable ones; answered by "
+        f"{counts[0]}, by {counts[1]}"
+    )
+    if not ids:
+        raise MeasurementError("not_comparable", ["no_answers"], f"{metric}: {beside}")
+    made = [
+        _Scored(
+            labels[run.run_id],
+            run,
+            metric,
+            tuple(found[q] for q in ids),
+            np.array([found[q].quality[metric] for q in ids], np.float64),
+            False,
+        )
+        for run, found in zip(runs, have, strict=True)
+    ]
+    return made, beside
+
+
+def shared_fields(run: RecordedRun) -> dict[str, Any]:
+    """The fingerprint fields that all metrics of a run have in common."""
+    first = next(iter(run.fingerprints.values()), {})
+    return {name: first.get(name) for name in SHARED}
+
+
+def instruments(run: RecordedRun) -> dict[str, str | None]:
+    """Which lists and which models read this run's answers; None for one that decided nothing in it."""
+    judged = any(o.rung == "judge" for o in run.outcomes)
+    graded = any("correctness" in o.quality for o in run.outcomes)
+    # Versions only add languages, so they differ for those answers alone that the smaller one has no list for.
+    read = any(o.rung == "no_patterns" for o in run.outcomes)
+    return {
+        "phrases": run.plan.phrases if read else None,
+        "judge": run.params.get("answerer.judge.hash") if judged else None,
+        "grader": run.params.get("answerer.grader.hash") if graded else None,
+    }
 
 
 def _labels(runs: Sequence[RecordedRun]) -> dict[str, str]:
@@ -432,14 +494,22 @@ def headline(runs: Sequence[RecordedRun]) -> str:
 
 
 def _known_metrics(runs: Sequence[RecordedRun]) -> list[str]:
-    return sorted({name for run in runs for o in run.outcomes if o.state == "answerable" for name in o.values})
+    answerable = [o for run in runs for o in run.outcomes if o.state == "answerable"]
+    return [
+        *sorted({name for o in answerable for name in o.values}),
+        *(name for name in ANSWER_METRICS if any(name in o.quality for o in answerable)),
+    ]
 
 
 def _check_metric(runs: Sequence[RecordedRun], metric: str) -> None:
     parse_metric(metric)
     known = _known_metrics(runs)
-    if known and metric not in known:
-        raise ConfigError(f"no run has the metric {metric!r}; these are recorded: {', '.join(known)}")
+    if metric in ANSWER_METRICS:
+        if any(metric in o.quality for run in runs for o in run.outcomes):
+            return
+    elif not known or metric in known:
+        return
+    raise ConfigError(f"no run has the metric {metric!r}; these are recorded: {', '.join(known)}")
 
 
 # ------------------------------------------------------------------ deciding
@@ -979,6 +1049,7 @@ def compare(
     margin = plan.margin if margin is None else margin
     resamples = plan.resamples if resamples is None else resamples
     seed = plan.seed if seed is None else seed
+    of_answers = metric in ANSWER_METRICS
     sides = []
     for run in runs:
         if run.ledger.incomplete and not (allow_incomplete and run is candidate):
@@ -986,22 +1057,29 @@ def compare(
             raise MeasurementError(
                 "not_comparable", ["incomplete"], f"run {run.name!r} ({run.run_id}) has {lacking} and is not compared"
             )
-        found = run.fingerprints.get(metric)
+        found = shared_fields(run) if of_answers else run.fingerprints.get(metric)
         if found is None:
             raise MeasurementError("not_comparable", [metric], f"run {run.name!r} has no fingerprint of this metric")
         sides.append({name: None if name in allow else found.get(name) for name in FIELDS})
     if differing(*sides):
         comparable(*sides)
     labels = _labels(runs)
-    scored = []
-    for run in runs:
-        s = _score(run, labels[run.run_id], metric)
-        if isinstance(s, Excluded):
-            raise MeasurementError("not_comparable", [s.reason], f"run {run.name!r}: {s.detail}")
-        scored.append(s)
+    scored: list[_Scored] = []
+    beside = ""
+    if of_answers:
+        graders = {instruments(run)["grader"] for run in runs}
+        if metric == "correctness" and len(graders) > 1 and "grader" not in allow:
+            raise MeasurementError("not_comparable", ["grader"], "two models, or two prompts, graded the answers")
+        scored, beside = _both_answered(runs, labels, metric)
+    else:
+        for run in runs:
+            s = _score(run, labels[run.run_id], metric)
+            if isinstance(s, Excluded):
+                raise MeasurementError("not_comparable", [s.reason], f"run {run.name!r}: {s.detail}")
+            scored.append(s)
+        level_guard(_varying(scored), cast("Level", parse_metric(metric).level))
     new, old = scored
     _same_denominator(scored)
-    level_guard(_varying(scored), cast("Level", parse_metric(metric).level))
     d = paired_difference(
         new.values,
         old.values,
@@ -1020,6 +1098,8 @@ def compare(
         f"{new.label} against {old.label}: {said} on {metric} ({d.value or 0.0:+.3f}{between}, p = {d.p:.3g}, "
         f"n = {d.n}; {len(gained)} questions gained, {len(lost)} lost, {len(new.ids) - len(changes)} the same)."
     )
+    if beside:
+        sentence += f" {beside[0].upper()}{beside[1:]}."
     if candidate.ledger.incomplete:
         lacking = f"{candidate.ledger.failed} failed and {candidate.ledger.missing} missing questions"
         sentence += f" {new.label} is incomplete: its {lacking} count 0."
@@ -1040,4 +1120,6 @@ def compare(
         seed=seed,
         resamples=resamples,
         sentence=sentence,
+        same=len(new.ids) - len(changes),
+        beside=beside,
     )

@@ -177,12 +177,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a generator said. `flag`: an explicit abstained boolean; `structured`: its `answerable` field."""
+    """What a generator said. `flag`: an explicit abstained boolean; `structured`: its `answerable` field.
+
+    `lang` is the language it is written in, where that is not the question's.
+    """
 
     text: str | None = None
     flag: bool | None = None
     structured: bool | None = None
     error: str | None = None
+    lang: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,6 +275,7 @@ class Plan:
     cluster: str | None = None
     slices: tuple[str, ...] = ()
     evaluate: Literal["retrieval", "abstention"] = "retrieval"
+    phrases: Literal["phrases-v1", "phrases-v2"] = "phrases-v2"
 
 
 @dataclass(frozen=True, slots=True)

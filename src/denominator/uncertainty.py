@@ -328,7 +328,7 @@ def _successes(array: Floats) -> int:
 
 # ------------------------------------------------------------------ estimates
 
-RATES = frozenset({"hit", "complete"})
+RATES = frozenset({"hit", "complete", "exact_match", "correctness"})
 
 
 def is_rate(metric: str) -> bool:

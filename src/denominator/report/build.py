@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from denominator.evaluation import Summary, parse_metric, summarize
+from denominator.quality import METRICS as ANSWER_METRICS
 from denominator.selection import Decision, Ranking, decide, find_runs
 from denominator.types import METRIC_VERSION, Estimate, Evidence, Hit, Outcome, RecordedRun
 
@@ -19,6 +20,7 @@ SHOWN_HITS = 3
 SHOWN_CURVES = 6
 SNIPPET = 220
 EVIDENCE_TEXT = 400
+ANSWER_TEXT = 600
 FEW_ELIGIBLE = 100
 
 
@@ -44,11 +46,12 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What one configuration made of a question: its value and its first hits."""
+    """What one configuration made of a question: its value, its first hits, and its answer where that is compared."""
 
     name: str
     value: float | None
     hits: tuple[Passage, ...]
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +200,18 @@ def shown_questions(
                 id=question,
                 text=first.question or "(the question's text was not recorded)",
                 evidence=tuple(tuple(_evidence(e, texts) for e in group) for group in first.gold),
-                answers=tuple(
-                    Answered(name, o.values.get(metric), tuple(_found(h, o, texts) for h in _first_hits(o)))
-                    for name, o in outcomes.items()
-                ),
+                answers=tuple(_answered(name, o, metric, texts) for name, o in outcomes.items()),
                 tags=tuple(f"{tag}: {_tag(value)}" for tag, value in sorted(first.tags.items())),
             )
         )
     return tuple(shown)
+
+
+def _answered(name: str, outcome: Outcome, metric: str, texts: Mapping[str, str] | None) -> Answered:
+    hits = tuple(_found(h, outcome, texts) for h in _first_hits(outcome))
+    if metric in ANSWER_METRICS:
+        return Answered(name, outcome.quality.get(metric), hits, _clip(outcome.answer or "", ANSWER_TEXT))
+    return Answered(name, outcome.values.get(metric), hits)
 
 
 def _first_hits(outcome: Outcome) -> tuple[Hit, ...]:
@@ -363,6 +370,8 @@ def as_rows(report: Report) -> tuple[list[str], list[list[Any]]]:
 
 def unit_of(metric: str) -> str:
     """What the metric's K or budget counts, for axes and captions."""
+    if metric in ANSWER_METRICS:
+        return "answers to answerable questions"
     parsed = parse_metric(metric)
     return {
         "L1": f"K = {parsed.k} documents",
