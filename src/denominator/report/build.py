@@ -99,6 +99,12 @@ class Report:
         names = [audit.metric for audit in audits if audit is not None]
         return min(names, key=lambda name: (parse_metric(name).k or 0, name), default="recall@5")
 
+    @property
+    def answer_metrics(self) -> tuple[str, ...]:
+        """The metrics of answers that a shown configuration has; none where nothing was answered in words."""
+        blocks = [self.summary_of(name).answer_quality for name in self.shown_runs]
+        return tuple(m for m in ANSWER_METRICS if any(block is not None and m in block.metrics for block in blocks))
+
     def run_of(self, name: str) -> RecordedRun:
         """The run behind a configuration's name in the ranking."""
         assert self.ranking is not None
@@ -354,13 +360,17 @@ def as_rows(report: Report) -> tuple[list[str], list[list[Any]]]:
     header = ["rank", "name", "run_id", *varying]
     for name in (metric, *extra):
         header += [name, f"{name} n", f"{name} low", f"{name} high"]
+    for name in report.answer_metrics:
+        header += [name, f"{name} n", f"{name} low", f"{name} high"]
     header += ["in best set", "difference to baseline", "p adjusted", "verdict", *report.ranking.costs]
     rows: list[list[Any]] = []
     for row in report.ranking.rows:
         summary = report.summaries[row.run_id]
         line: list[Any] = [row.rank, row.name, row.run_id, *(row.params.get(p) for p in varying)]
-        for estimate in (row.estimate, *(summary.metrics[name] for name in extra)):
-            line += [estimate.value, estimate.n, estimate.ci_low, estimate.ci_high]
+        answers = {} if summary.answer_quality is None else summary.answer_quality.metrics
+        found = [row.estimate, *(summary.metrics[n] for n in extra), *(answers.get(n) for n in report.answer_metrics)]
+        for e in found:
+            line += [None, None, None, None] if e is None else [e.value, e.n, e.ci_low, e.ci_high]
         versus = row.versus
         line += [row.in_best_set]
         line += [None, None, None] if versus is None else [versus.difference.value, versus.p_adjusted, versus.verdict]

@@ -34,6 +34,16 @@ REASONS: Mapping[str, str] = {
     "all_undecided": "every answer is undecided",
     "never_abstains": "no threshold beats never abstaining",
     "abstention_only": "recorded answers only",
+    "no_answers": "nothing was answered",
+    "not_comparable": "it may not be compared",
+    "not_measured": "not measured",
+}
+ANSWER_TEXTS: Mapping[str, str] = {
+    "exact_match": "1 where the answer is a reference answer",
+    "token_f1": "words in common with the best reference answer",
+    "faithfulness": "share of the answer's words that the context has",
+    "relevance": "cosine of question and answer",
+    "correctness": "1 where the judge finds that it says what a reference says",
 }
 
 
@@ -185,6 +195,8 @@ def _context(report: Report, drawn: Mapping[str, tuple[str, str]]) -> dict[str, 
         "cost_names": COST_NAMES,
         "made": _made(),
         "summary": report.summary_of(ranking.best) if ranking is not None else None,
+        "answer_metrics": report.answer_metrics,
+        "answer_texts": ANSWER_TEXTS,
         "slice_tags": list(dict.fromkeys(s.tag for s in ranking.slices)) if ranking is not None else [],
     }
 
