@@ -261,6 +261,9 @@ def _runs(args: argparse.Namespace) -> int:
     if good:
         out.print(summary.ledger_text(good[0], store), soft_wrap=True)
         out.print(summary.table_of(good))
+        answers = summary.answers_table_of(good)
+        if answers is not None:
+            out.print(answers)
     for cell in cells:
         if not cell.recorded:
             reason = cell.tags.get("error", "")

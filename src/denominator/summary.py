@@ -88,6 +88,27 @@ def table_of(runs: Sequence[StoredRun]) -> Table:
     return table
 
 
+def answers_table_of(runs: Sequence[StoredRun]) -> Table | None:
+    """What the answers are worth, over the answerable questions that were answered; None where no run has answers."""
+    from rich import box
+    from rich.table import Table
+
+    from denominator.quality import METRICS
+
+    names = [m for m in METRICS if any(f"answer.{m}__n" in run.metrics for run in runs)]
+    if not names:
+        return None
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("answers", overflow="fold", min_width=24)
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
+        table.add_column("n", justify="right", no_wrap=True)
+    for run in runs:
+        found = [run.estimate(f"answer.{name}") for name in names]
+        table.add_row(run.name, *(text for e in found for text in (value_text(e), str(e.n))))
+    return table
+
+
 def _plain(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
@@ -243,6 +264,9 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
         except StoreError as error:  # the table comes from the store itself and can still be shown
             result.error = result.error or mask(str(error))
         out.print(table_of(runs))
+        answers = answers_table_of(runs)
+        if answers is not None:
+            out.print(answers)
         out.print(
             "* recall if a question without evidence counted as found: what hand-written helpers report", style="dim"
         )
