@@ -107,7 +107,7 @@ def test_a_folder_of_every_kind(tmp_path: Path) -> None:
     assert data.corpus_hash == corpus_hash(Document(i, t) for i, t in texts.items())
     assert data.questions[0].gold == ((Evidence("a.pdf", 8, 12),),)
     by, *others = data.notes
-    assert by.startswith("offsets refer to extracted text: 1 .docx by mammoth 1.")
+    assert by.startswith("offsets refer to extracted text (documents.jsonl): 1 .docx by mammoth 1.")
     assert ", 1 .html by html.parser of Python 3." in by
     assert ", 1 .pdf by pypdfium2 5." in by
     assert others == ["hidden, not read: 1 (~$b.docx)", "a.pdf: pages without text: 1 of 2"]

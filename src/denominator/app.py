@@ -1172,8 +1172,9 @@ def _finish(context: Context, result: Outcome, sweep_run: str | None) -> None:
     try:
         if result.lost:
             context.store.bury()
+        result.sweep_run = sweep_run
+        summary.keep_texts(result)
         if sweep_run is not None:
-            result.sweep_run = sweep_run
             context.store.adopt(result.runs.values(), result.sweep_id)
             summary.record(result)
     except StoreAwayError as error:

@@ -114,6 +114,7 @@ class DatasetFacts:
     source: str = ""
     label_source: str = "labels"
     notes: tuple[str, ...] = ()
+    extracted: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, dataset: Dataset) -> DatasetFacts:
@@ -126,6 +127,7 @@ class DatasetFacts:
             dataset.source,
             dataset.label_source,
             dataset.notes,
+            dataset.extracted,
         )
 
 

@@ -6,6 +6,7 @@ Read from the record, so that it is the same whatever launcher ran the cells and
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,6 +214,27 @@ def _card(result: Outcome) -> dict[str, str]:
         name = "dataset_card.json" if len(result.data) == 1 else f"dataset_card_{i + 1}.json"
         found[name] = json.dumps(health.as_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     return found
+
+
+def keep_texts(result: Outcome) -> None:
+    """Where text was extracted from files, all texts as JSON lines with the sweep's run, or with the one cell's.
+
+    Offsets refer to these texts, and a later version of the extractor may give others. The file is a native corpus.
+    """
+    runs = [result.sweep_run] if result.sweep_run else []
+    if result.mode == "run":
+        runs = [event["run_id"] for event in result.ends.values() if event["what"] == "recorded"]
+    for i, data in enumerate(result.data.values()):
+        if not data.extracted or not runs:
+            continue
+        with tempfile.TemporaryDirectory(prefix="denominator-") as folder:
+            path = Path(folder) / ("documents.jsonl" if len(result.data) == 1 else f"documents_{i + 1}.jsonl")
+            with path.open("w", encoding="utf-8", newline="\n") as file:
+                for d in data.documents:
+                    fields = {"id": d.id, "text": d.text} | ({} if d.title is None else {"title": d.title})
+                    file.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            for run_id in runs:
+                result.store.attach(run_id, path)
 
 
 def _dataset(result: Outcome) -> Mapping[str, str] | None:

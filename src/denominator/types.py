@@ -101,6 +101,8 @@ class Dataset:
     `documents` is a tuple, or `corpus.Documents` where the texts would fill the memory; it is read by position or in
     order, and by id through the functions of `corpus`, which copy neither.
     `label_source` is `"labels"` or `"assumed"` (a declared option marked questions with gold answerable).
+    `extracted` says what made text of files that hold none as it stands (PDF, HTML), with its version; another version
+    may give another text, so the texts are kept with the run.
     """
 
     name: str
@@ -112,6 +114,7 @@ class Dataset:
     evaluate: Literal["retrieval", "abstention"] = "retrieval"
     source: str = ""
     notes: tuple[str, ...] = ()
+    extracted: tuple[str, ...] = ()
 
 
 # ------------------------------------------------------------------ what a retriever gives back

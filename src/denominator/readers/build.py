@@ -54,6 +54,7 @@ def dataset(
     corpus: bool = True,
     source: str = "",
     notes: Sequence[str] = (),
+    extracted: Sequence[str] = (),
 ) -> Dataset:
     """The finished data set. With `assume_answerable`, unlabelled questions that have gold become answerable.
 
@@ -97,4 +98,5 @@ def dataset(
         evaluate=evaluate,
         source=source,
         notes=tuple(said),
+        extracted=tuple(extracted),
     )

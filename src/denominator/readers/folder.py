@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from denominator.corpus import held, texts_of
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import dataset
 from denominator.readers.extract import MODULES, Extractor, html_text
@@ -36,8 +37,7 @@ class Found:
 
     def notes(self) -> Iterator[str]:
         if self.extracted:
-            by = ", ".join(f"{n} {ending} by {by}" for (ending, by), n in sorted(self.extracted.items()))
-            yield f"offsets refer to extracted text: {by}"
+            yield f"offsets refer to extracted text (documents.jsonl): {', '.join(self.extractors())}"
         if self.unread:
             kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self.unread.items()))
             yield f"files of other kinds, not read: {kinds}"
@@ -45,6 +45,9 @@ class Found:
             shown = ", ".join(sorted(self.hidden)[:5]) + (", …" if len(self.hidden) > 5 else "")
             yield f"hidden, not read: {len(self.hidden)} ({shown})"
         yield from self.remarks
+
+    def extractors(self) -> tuple[str, ...]:
+        return tuple(f"{n} {ending} by {by}" for (ending, by), n in sorted(self.extracted.items()))
 
 
 def _hidden(name: str) -> bool:
@@ -172,11 +175,11 @@ class Folder:
             raise ConfigError(f"seconds_per_file is {self.seconds_per_file!r}; it must be above 0")
         found = Found()
         fields: Counter[str] = Counter()
-        documents = tuple(read_documents(self.documents, found=found, seconds_per_file=self.seconds_per_file))
+        documents = held(read_documents(self.documents, found=found, seconds_per_file=self.seconds_per_file))
         questions = tuple(
             read_questions(
                 self.questions,
-                texts={d.id: d.text for d in documents},
+                texts=texts_of(documents),
                 text_required=True,
                 cluster=self.cluster,
                 lang=self.lang,
@@ -190,4 +193,5 @@ class Folder:
             assume_answerable=self.assume_answerable,
             source=self.documents,
             notes=[*unread_note(fields), *found.notes()],
+            extracted=found.extractors(),
         )

@@ -304,7 +304,10 @@ def _abstention(facts: Facts, report: Any) -> None:
 
 def dataset_input(dataset: DatasetFacts, states: Mapping[str, int]) -> dict[str, str]:
     """Name, digest, source, schema and profile of a data set for MLflow's Dataset column (digest ≤ 36 characters)."""
-    profile = {"questions": dataset.questions, "documents": dataset.documents} | {k: v for k, v in states.items() if v}
+    profile: dict[str, Any] = {"questions": dataset.questions, "documents": dataset.documents}
+    profile |= {k: v for k, v in states.items() if v}
+    if dataset.extracted:
+        profile["extracted"] = list(dataset.extracted)
     both = f"{dataset.dataset_hash}{dataset.corpus_hash or ''}"
     columns = [{"type": "string", "name": n, "required": True} for n in ("id", "question", "state", "gold")]
     return {

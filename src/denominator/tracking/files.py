@@ -159,6 +159,7 @@ def cell_json(result: CellResult, overrides: Sequence[str] = ()) -> dict[str, An
             "name": result.dataset.name,
             "dataset_hash": result.dataset.dataset_hash,
             "corpus_hash": result.dataset.corpus_hash,
+            "extracted": list(result.dataset.extracted),
         },
         "slices": names,
         "summary": result.summary.as_dict(),
