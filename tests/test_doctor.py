@@ -25,8 +25,12 @@ from denominator import doctor, duplicates, health
 from denominator.cli import main
 from denominator.errors import ConfigError, InputError
 from denominator.health import Finding, Health, examine
-from denominator.readers import tables
+from denominator.readers import native, tables
+from denominator.readers.beir import Beir
 from denominator.readers.build import dataset
+from denominator.readers.folder import Folder
+from denominator.readers.squad import Squad
+from denominator.readers.trec import Qrels
 from denominator.types import Dataset, Document, Evidence, Question
 from tests.conftest import SHARED, examples, shared_path
 
@@ -473,6 +477,100 @@ def test_every_refused_line_is_named_not_only_the_first(tmp_path: Path, capsys: 
     assert said["dataset"]["questions"] == 50  # all good ones were read
     with pytest.raises(InputError):
         doctor.folder_part(str(path)).load()
+
+
+def _native(where: Path) -> Any:
+    return native.Native(folder=str(folder(where / "x", [*GOOD, {"id": 7}, "{", GOOD[0]], [*CORPUS, {"id": "e"}])))
+
+
+def _folder(where: Path) -> Any:
+    (where / "texts").mkdir()
+    (where / "texts" / "a.md").write_text("Fact one.")
+    (where / "texts" / "b.txt").write_bytes(b"caf\xe9")
+    lines = [{"id": "a", "question": "One?", "gold": ["a.md"]}, {"id": "b"}, {"id": "a", "question": "Again?"}]
+    (where / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Folder(str(where / "texts"), str(where / "q.jsonl"))
+
+
+def _beir(where: Path) -> Any:
+    (where / "qrels").mkdir()
+    (where / "corpus.jsonl").write_text('{"_id": "d", "text": "x"}\n{"_id": "d", "text": "y"}\n{"_id": "e"}\n')
+    (where / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\nno\n')
+    (where / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\nq\td\tmuch\nr\td\t1\n")
+    return Beir(str(where))
+
+
+def _qrels(where: Path) -> Any:
+    (where / "q.txt").write_text("q 0 d 1\nq 0 d\nq 0 d 2\nr 0 d 1\nq 0 e x\n")
+    return Qrels(str(where / "q.txt"))
+
+
+def _squad(where: Path) -> Any:
+    good = {"id": "a", "question": "Who?", "is_impossible": True, "answers": []}
+    bad = {"id": "b", "question": "Who?", "answers": []}
+    lost = {"id": "c", "question": "?", "is_impossible": False, "answers": [{"text": "Ann", "answer_start": 3}]}
+    paragraphs = [{"context": "Ann did.", "qas": [good, bad, lost]}, {"qas": []}, {"context": "Bob.", "qas": ["no"]}]
+    data = [{"title": "t", "paragraphs": paragraphs}, {"title": "no paragraphs"}]
+    (where / "s.json").write_text(json.dumps({"data": data}))
+    return Squad(str(where / "s.json"))
+
+
+def _csv(where: Path) -> Any:
+    (where / "c.csv").write_text("id,text\nd,Fact\n,Fact\n")
+    (where / "q.csv").write_text("id,question,state\na,Who?,answerable\nb,Who?,perhaps\nc,What?\na,Again?,\n")
+    names = {"id": "id", "question": "question", "state": "state"}
+    return tables.Table(str(where / "q.csv"), names, corpus=str(where / "c.csv"))
+
+
+def _json(where: Path) -> Any:
+    (where / "q.json").write_text(json.dumps([{"id": "a"}, 3, {"id": "b"}, {"id": 7}]))
+    return tables.Table(str(where / "q.json"), {"id": "id"})
+
+
+@pytest.mark.parametrize(
+    ("make", "places", "size"),
+    [
+        (_native, ["corpus.jsonl:26", "questions.jsonl:51", "questions.jsonl:52", "questions.jsonl:53"], (50, 25)),
+        (_folder, ["b.txt", "q.jsonl:2", "q.jsonl:3"], (1, 1)),
+        (_beir, ["test.tsv:3", "queries.jsonl:2", "queries.jsonl", "corpus.jsonl:2", "corpus.jsonl:3"], (1, 1)),
+        (_qrels, ["q.txt:2", "q.txt:3", "q.txt:5"], (2, 0)),
+        (_squad, ["s.json:data[0].paragraphs[0].qas[1]", "s.json:data[0].paragraphs[0].qas[2].answers[0]",
+                  "s.json:data[0].paragraphs[1]", "s.json:data[0].paragraphs[2]", "s.json:data[1]"], (1, 2)),
+        (_csv, ["c.csv:3", "q.csv:3", "q.csv:4", "q.csv:5"], (1, 1)),
+        (_json, ["q.json:row 2", "q.json:row 4"], (2, 0)),
+    ],
+    ids=lambda v: v.__name__ if callable(v) else "",
+)  # fmt: skip
+def test_every_reader_names_all_that_it_refuses(
+    make: Any, places: list[str], size: tuple[int, int], tmp_path: Path
+) -> None:
+    part = make(tmp_path)
+    with pytest.raises(InputError) as first:
+        part.load()
+    data, refused = doctor.gather(part)
+    report = examine(data, refused=refused)
+    one = found(report, "refused_lines")
+    assert list(one.ids) == places
+    assert one.count == len(places)
+    assert (len(data.questions), len(data.documents)) == size
+    assert str(first.value) in [str(e) for e in refused]
+    said = doctor.render_text(report)
+    assert all(str(e)[:150] in said for e in refused)
+    with pytest.raises(InputError):  # outside of the doctor it stops as ever
+        part.load()
+
+
+def test_of_many_refused_lines_ten_are_shown_and_all_counted(tmp_path: Path) -> None:
+    path = folder(tmp_path / "x", [*GOOD, *({"id": i} for i in range(40))])
+    data, refused = doctor.gather(native.Native(folder=str(path)))
+    report = examine(data, refused=refused)
+    one = found(report, "refused_lines")
+    assert (one.count, len(one.ids), len(one.details)) == (40, 40, 10)
+    text = doctor.render_text(report)
+    assert "40 lines refused by the reader; the first 10 of them" in text
+    assert text.count("is not a text") == 10
+    assert doctor.render_html(report).count("is not a text") == 10
+    assert json.loads(json.dumps(report.as_dict()))["findings"][0]["details"] == list(one.details)
 
 
 def test_a_file_that_cannot_be_read_at_all_is_wrong_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

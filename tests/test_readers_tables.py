@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from denominator.app import check_data
 from denominator.errors import ConfigError, InputError
 from denominator.readers.native import load
 from denominator.readers.tables import STARTER, Table
+from denominator.types import Plan
 from tests.conftest import shared_path
 
 COLUMNS = {"id": "qid", "question": "text", "gold": "docs"}
@@ -107,9 +109,10 @@ def test_all_columns(tmp_path: Path) -> None:
     )
     made = Table(
         str(path),
-        COLUMNS | {"state": "label", "needs_review": "review", "grades": "grade", "lang": "lang", "cluster": "talk"},
+        COLUMNS | {"state": "label", "needs_review": "review", "grades": "grade", "lang": "lang"},
         states={"hard": "answerable", "adversarial": "unanswerable"},
         slices=["kind"],
+        cluster="talk",
     ).load()
     one, two = made.questions
     assert [[a.doc for a in g] for g in one.gold] == [["a"], ["b", "c"]]
@@ -250,3 +253,32 @@ def test_cells_larger_than_the_usual_limit(tmp_path: Path) -> None:
     path = write(tmp_path, "qid,text,docs\nq,x,d\n")
     made = Table(str(path), COLUMNS, corpus=str(corpus)).load()
     assert len(made.documents[0].text) == 500_000
+
+
+def test_a_cluster_column_does_something_or_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "id,question,talk\na,Who?,t1\nb,What?,\n")
+    columns = {"id": "id", "question": "question"}
+    with pytest.raises(InputError, match="field 'talk': cannot name a cluster"):
+        Table(str(path), columns, cluster="talk").load()
+    path = write(tmp_path, "id,question,talk\na,Who?,t1\nb,What?,t2\n")
+    for made in (
+        Table(str(path), columns, cluster="talk"),
+        Table(str(path), columns | {"cluster": "talk"}, cluster="talk"),
+    ):
+        assert [q.cluster for q in made.load().questions] == ["t1", "t2"]
+    assert [q.cluster for q in Table(str(path), columns).load().questions] == [None, None]
+    with pytest.raises(
+        ConfigError, match=r"columns maps cluster to 'talk', but nothing is clustered unless .*cluster=talk"
+    ):
+        Table(str(path), columns | {"cluster": "talk"})
+    with pytest.raises(ConfigError, match="cluster is 'team', but columns maps cluster to 'talk'"):
+        Table(str(path), columns | {"cluster": "talk"}, cluster="team")
+    with pytest.raises(InputError, match="no such column"):
+        Table(str(path), columns, cluster="tlak").load()
+
+
+def test_a_cluster_that_no_question_has_is_refused_before_any_work(tmp_path: Path) -> None:
+    made = Table(str(write(tmp_path, "id,question,talk\na,Who?,t1\n")), {"id": "id"}, evaluate="abstention").load()
+    check_data(made, Plan(eligibility="lenient", evaluate="abstention"))
+    with pytest.raises(ConfigError, match=r"cluster=talk would do nothing; .*cluster: \$\{cluster\}"):
+        check_data(made, Plan(eligibility="lenient", evaluate="abstention", cluster="talk"))

@@ -43,6 +43,7 @@ from omegaconf.errors import OmegaConfBaseException
 from denominator import config, masking
 from denominator.cache import Cache
 from denominator.config import GROUPS, Settings, listed, nearest
+from denominator.corpus import ids_of, texts_of
 from denominator.errors import ConfigError, DenominatorError, StoreError, is_full
 from denominator.evaluation import parse_metric
 from denominator.fingerprint import sha
@@ -559,7 +560,7 @@ class Context:
     numbers: dict[tuple[str, ...], int]
     recorded: dict[str, str]
     data: dict[str, Dataset] = field(default_factory=dict)
-    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    texts: dict[str, Mapping[str, str]] = field(default_factory=dict)
     stopped: str | None = None
 
     @property
@@ -573,10 +574,10 @@ class Context:
             self.data[key] = cell.dataset.load()
         return self.data[key]
 
-    def texts_of(self, data: Dataset) -> dict[str, str]:
+    def texts_of(self, data: Dataset) -> Mapping[str, str]:
         key = data.corpus_hash or ""
         if key not in self.texts:
-            self.texts = {key: {d.id: d.text for d in data.documents}}
+            self.texts = {key: texts_of(data.documents)}
         return self.texts[key]
 
 
@@ -802,7 +803,7 @@ def check_data(data: Dataset, plan: Plan) -> None:
     """What the labels themselves refuse, once and before any work: `unscorable_questions`, unknown tags."""
     from denominator.eligibility import build_ledger, classify
 
-    ids = {d.id for d in data.documents} if data.documents else None
+    ids = ids_of(data.documents) if data.documents else None
     states = classify(data.questions, ids, evaluate=data.evaluate)
     build_ledger(
         states,
@@ -810,6 +811,11 @@ def check_data(data: Dataset, plan: Plan) -> None:
         eligibility=plan.eligibility,
         label_source=data.label_source,
     )
+    if plan.cluster is not None and not any(q.cluster for q in data.questions):
+        raise ConfigError(
+            f"cluster: no question of {data.name} has a cluster, so cluster={plan.cluster} would do nothing; "
+            "its reader needs the setting (in its YAML: cluster: ${cluster}), or its format has no such field"
+        )
     tags = sorted({tag for question in data.questions for tag in question.tags})
     for tag in plan.slices:
         if tag not in tags:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 from denominator.errors import ConfigError, InputError
-from denominator.health import LEAST, MOST_REFUSED, POWER, SEVERITIES, SPREADS, Finding, Health, Power, examine, some
+from denominator.health import LEAST, POWER, SEVERITIES, SPREADS, Finding, Health, Power, examine, some
 from denominator.readers import native
-from denominator.readers.build import Evaluate, default_name
-from denominator.readers.textfiles import Row, Seen, as_path, byte_lines, decode, kind, one_of, parse_json
+from denominator.readers.build import Evaluate
+from denominator.readers.textfiles import as_path, one_of, refusals
 from denominator.records import dumps
-from denominator.types import Dataset, Document, Plan, Question
+from denominator.types import Dataset, Plan
 
 # ------------------------------------------------------------------ terminal and page
 
@@ -65,7 +65,8 @@ def render_text(health: Health) -> str:
     lines = [f"{health.name}: {health.questions:,} questions = {states or 'none'}; {health.documents:,} documents", ""]
     for f in health.findings:
         lines.append(f"{f.severity.upper():7}  {headline(f)}")
-        if f.ids and f.code not in ("no_unanswerable", "no_eligible"):
+        lines += [f"         - {_clip(text, 240)}" for text in f.details]
+        if f.ids and not f.details and f.code not in ("no_unanswerable", "no_eligible"):
             lines.append(f"         {_clip(some(f.ids))}")
         if f.advice:
             lines.append(f"         → {f.advice}")
@@ -183,78 +184,21 @@ def folder_part(folder: str, questions: str | None = None) -> Any:
 
 
 def gather(part: Any) -> tuple[Dataset, tuple[InputError, ...]]:
-    """The data set, and for the native format every line that its reader refuses instead of the first one only.
+    """The data set, and every record that its reader refuses instead of the first one only.
 
-    Errors: `InputError` where nothing could be read, or for a whole file (missing, not UTF-8, broken gzip); any other
-    reader's first refusal.
+    Errors: `InputError` where nothing could be read, or for a whole file (missing, not gzip, not JSON at all).
     """
     try:
         return part.load(), ()
     except InputError as first:
-        if not isinstance(part, native.Native) or first.line is None:
+        try:
+            with refusals() as refused:
+                made = part.load()
+        except InputError:
+            raise first from None
+        if not refused or not (made.questions or made.documents):
             raise
-        made, refused = _line_by_line(part)
-        if not made.questions and not made.documents:
-            raise
-        return made, refused
-
-
-def _rows(path: Path, refused: list[InputError]) -> Iterator[Row]:
-    for number, raw in byte_lines(path):
-        if not raw.strip():
-            continue
-        try:
-            value = parse_json(decode(raw, path, number), path, number)
-            if not isinstance(value, dict):
-                raise InputError("is not an object", path=path, line=number, found=kind(value), expected="an object")
-        except InputError as error:
-            refused.append(error)
-            continue
-        yield Row(value, path, number)
-
-
-def _line_by_line(part: native.Native) -> tuple[Dataset, tuple[InputError, ...]]:
-    from denominator.readers.build import dataset
-
-    questions = as_path(part.questions) if part.questions else one_of(as_path(part.folder), "questions.jsonl")
-    corpus = as_path(part.corpus) if part.corpus is not None else None
-    if corpus is None and not part.questions and (beside := one_of(as_path(part.folder), "corpus.jsonl")).is_file():
-        corpus = beside
-    refused: list[InputError] = []
-    documents: list[Document] = []
-    seen = Seen("document")
-    for row in _rows(corpus, refused) if corpus is not None else ():
-        try:
-            row.known(native.DOCUMENT_FIELDS)
-            identifier = row.identifier("id")
-            text = row.text("text", required=True) or ""
-            title = row.text("title") or None
-            seen.add(identifier, row)
-        except InputError as error:
-            refused.append(error)
-            continue
-        documents.append(Document(identifier, text, title))
-    texts = {d.id: d.text for d in documents} if corpus is not None else None
-    made: list[Question] = []
-    seen = Seen("question")
-    fields = (*native.QUESTION_FIELDS, part.lang_field.split(".", 1)[0], *((part.cluster or "").split(".", 1)[:1]))
-    for row in _rows(questions, refused):
-        try:
-            row.known(fields, {"answerability": "state", "tags": "slice"})
-            question = native.question_of(
-                row, texts=texts, text_required=corpus is not None, cluster=part.cluster, lang=part.lang,
-                lang_field=part.lang_field, join_history=part.join_history,
-            )  # fmt: skip
-            seen.add(question.id, row)
-        except InputError as error:
-            refused.append(error)
-            continue
-        made.append(question)
-    data = dataset(
-        documents, made, name=part.name or default_name(questions), assume_answerable=False, evaluate=part.evaluate,
-        corpus=corpus is not None, source=str(questions),
-    )  # fmt: skip
-    return data, tuple(refused[:MOST_REFUSED])
+        return made, tuple(refused)
 
 
 # ------------------------------------------------------------------ the command

@@ -53,7 +53,10 @@ class MeasurementError(DenominatorError):
 
 
 class InputError(DenominatorError):
-    """A file that cannot be used: names file, line, field, what was found, what was expected, the fix."""
+    """A file that cannot be used: names file, line, field, what was found, what was expected, the fix.
+
+    `place`: where in the file, if it has no numbered lines (the row of a table, the way in a JSON value).
+    """
 
     def __init__(
         self,
@@ -65,7 +68,9 @@ class InputError(DenominatorError):
         found: object = None,
         expected: str | None = None,
         fix: str | None = None,
+        place: str | None = None,
     ) -> None:
+        self.place = place
         self.path, self.line, self.field = path, line, field
         self.found, self.expected, self.fix = found, expected, fix
         where = "" if path is None else f"{path}:{line}: " if line is not None else f"{path}: "

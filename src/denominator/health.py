@@ -37,7 +37,8 @@ EMBEDDER_LIMITS: Mapping[int, str] = {
 NEAR_DOCUMENTS, DOCUMENT_WINDOW = 0.8, 9
 NEAR_QUESTIONS, QUESTION_WINDOW = 0.6, 5
 COPIED_SHARE, COPIED_WORDS, COPIED_QUESTIONS = 0.5, 6, 0.1
-MOST_REFUSED = 1000
+REFUSED = 10
+"""Refused records that are shown with their errors; all are counted and their places listed."""
 SHOWN = 3
 
 # ------------------------------------------------------------------ what is said
@@ -47,7 +48,8 @@ SHOWN = 3
 class Finding:
     """One thing that was found: how bad, how many of how many, which, and what to do about it.
 
-    `ids` are all of them in the order of the files; ids of one group are joined by ` = `.
+    `ids` are all of them in the order of the files; ids of one group are joined by ` = `. `details` says more of the
+    first few, where there is more to say.
     """
 
     code: str
@@ -57,9 +59,11 @@ class Finding:
     of: int | None
     ids: tuple[str, ...]
     advice: str
+    details: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__} | {"ids": list(self.ids)}
+        lists = {"ids": list(self.ids), "details": list(self.details)}
+        return {name: getattr(self, name) for name in self.__slots__} | lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -640,18 +644,13 @@ def examine(
 ) -> Health:
     """The health of a data set. With `lenient`, questions that block a strict run are warnings instead of errors.
 
-    `refused` are errors of lines that could not be read; the rest is about the lines that could.
+    `refused` are errors of records that could not be read; the rest is about those that could.
     Errors: `ConfigError` for a slice that no question has.
     """
     facts = _facts(data, lenient, slices)
     shares = _shares(facts)
     found: list[Finding] = [
-        *_finding(
-            "refused_lines", "error",
-            "lines refused by the reader" + (f": {refused[0]}" if refused else ""), [_place(e) for e in refused],
-            "mend them; what follows is about the other lines" + ("; there may be more" if len(refused) >= MOST_REFUSED
-                                                                  else ""),
-        ),
+        *_refused(refused),
         *_labels(facts), *_gold(facts), *_encodings(facts), *_documents(facts), *_questions(facts), *_copied(shares),
         *(_strength(facts) if data.evaluate == "retrieval" else _classes_only(facts)),
         *(Finding("reader", "note", note, 1, None, (), "") for note in data.notes
@@ -676,8 +675,19 @@ def _classes_only(facts: _Facts) -> Iterator[Finding]:
             yield Finding(reason, "warning", f"no {state} questions", 0, facts.n, (), "abstention needs both classes")
 
 
+def _refused(errors: Sequence[InputError]) -> Iterator[Finding]:
+    if errors:
+        more = f"; the first {REFUSED} of them" if len(errors) > REFUSED else ""
+        yield Finding(
+            "refused_lines", "error", f"lines refused by the reader{more}", len(errors), None,
+            tuple(map(_place, errors)), "mend them; what follows is about the others",
+            tuple(map(str, errors[:REFUSED])),
+        )  # fmt: skip
+
+
 def _place(error: InputError) -> str:
-    return f"{Path(str(error.path)).name}:{error.line}"
+    where = error.line if error.line is not None else error.place
+    return Path(str(error.path)).name + (f":{where}" if where is not None else "")
 
 
 def _sizes(facts: _Facts, shares: Mapping[str, float]) -> Iterator[Sizes]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from denominator.errors import InputError
 from denominator.readers.build import dataset
-from denominator.readers.textfiles import Row, Seen, as_path, json_rows, near, one_of
+from denominator.readers.textfiles import Row, Seen, as_path, json_rows, near, one_of, one_record
 from denominator.readers.trec import read_qrels
 from denominator.types import Dataset, Document, Question
 
@@ -23,11 +23,13 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
     path = as_path(path)
     seen = Seen("document")
     for line, values in json_rows(path):
-        row = Row(values, path, line)
-        row.known(("_id", "text", "title", "metadata"), {"id": "_id"})
-        identifier = row.identifier("_id")
-        seen.add(identifier, row, "_id")
-        yield Document(identifier, row.text("text", required=True) or "", row.text("title") or None)
+        with one_record:
+            row = Row(values, path, line)
+            row.known(("_id", "text", "title", "metadata"), {"id": "_id"})
+            identifier = row.identifier("_id")
+            made = Document(identifier, row.text("text", required=True) or "", row.text("title") or None)
+            seen.add(identifier, row, "_id")
+            yield made
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
@@ -36,11 +38,13 @@ def read_queries(path: str | Path) -> dict[str, str]:
     seen = Seen("question")
     texts = {}
     for line, values in json_rows(path):
-        row = Row(values, path, line)
-        row.known(("_id", "text", "metadata"), {"id": "_id"})
-        identifier = row.identifier("_id")
-        seen.add(identifier, row, "_id")
-        texts[identifier] = row.text("text", required=True, empty=False) or ""
+        with one_record:
+            row = Row(values, path, line)
+            row.known(("_id", "text", "metadata"), {"id": "_id"})
+            identifier = row.identifier("_id")
+            text = row.text("text", required=True, empty=False) or ""
+            seen.add(identifier, row, "_id")
+            texts[identifier] = text
     return texts
 
 
@@ -66,20 +70,21 @@ def load(
     queries = one_of(folder, "queries.jsonl")
     texts = read_queries(queries)
     absent = sorted(set(grades) - set(texts))
-    if absent:
-        raise InputError(
-            f"{len(absent)} judged queries have no text",
-            path=queries,
-            field="_id",
-            found=", ".join(repr(i) for i in absent[:5]),
-            expected=f"every query of {qrels}",
-        )
+    with one_record:
+        if absent:
+            raise InputError(
+                f"{len(absent)} judged queries have no text",
+                path=queries,
+                field="_id",
+                found=", ".join(repr(i) for i in absent[:5]),
+                expected=f"every query of {qrels}",
+            )
     said = list(notes)
     if len(texts) > len(grades):
         said.append(f"queries without a judgement in the split {split!r}, left out: {len(texts) - len(grades)}")
     return dataset(
         read_corpus(one_of(folder, "corpus.jsonl")),
-        [Question(i, texts[i], "unlabelled", grades=mine) for i, mine in grades.items()],
+        [Question(i, texts[i], "unlabelled", grades=mine) for i, mine in grades.items() if i in texts],
         name=name or folder.absolute().name,
         assume_answerable=assume_answerable,
         source=str(folder),

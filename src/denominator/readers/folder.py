@@ -18,7 +18,7 @@ from denominator.errors import ConfigError, InputError
 from denominator.readers.build import dataset
 from denominator.readers.extract import MODULES, Extractor, html_text
 from denominator.readers.native import read_questions, unread_note
-from denominator.readers.textfiles import as_path, byte_lines, decode
+from denominator.readers.textfiles import as_path, byte_lines, decode, one_record
 from denominator.types import Dataset, Document
 
 PLAIN = frozenset({".txt", ".text", ".md", ".markdown", ".rst"})
@@ -135,20 +135,21 @@ def read_documents(
                 found.unread[ending or path.name] += 1
                 continue
             some = True
-            if ending in MODULES:
-                made = extractor.read(path)
-                found.extracted[ending, made.by] += 1
-                found.remarks += [f"{name}: {note}" for note in made.notes]
-                yield Document(name, made.text)
-                continue
-            text = decode(b"".join(line for _, line in byte_lines(path, ends=True)), path, None)
-            title = None
-            if ending in HTML:
-                text, title = html_text(text)
-                found.extracted[ending, f"html.parser of Python {sys.version.split()[0]}"] += 1
-                if not text:
-                    raise InputError("has no visible text", path=path, expected="a page with text")
-            yield Document(name, text, title)
+            with one_record:
+                if ending in MODULES:
+                    made = extractor.read(path)
+                    found.extracted[ending, made.by] += 1
+                    found.remarks += [f"{name}: {note}" for note in made.notes]
+                    yield Document(name, made.text)
+                    continue
+                text = decode(b"".join(line for _, line in byte_lines(path, ends=True)), path, None)
+                title = None
+                if ending in HTML:
+                    text, title = html_text(text)
+                    found.extracted[ending, f"html.parser of Python {sys.version.split()[0]}"] += 1
+                    if not text:
+                        raise InputError("has no visible text", path=path, expected="a page with text")
+                yield Document(name, text, title)
     if not some:
         raise InputError("holds no documents", path=folder, expected=expected)
 

@@ -22,7 +22,7 @@ from typing import Any
 from denominator.corpus import held, texts_of
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import Evaluate, check_evaluate, dataset, default_name, label
-from denominator.readers.textfiles import Row, Seen, as_path, json_rows, kind, one_of
+from denominator.readers.textfiles import Row, Seen, as_path, json_rows, kind, one_of, one_record
 from denominator.types import Dataset, Document, Evidence, Group, Question
 
 DOCUMENT_FIELDS = ("id", "text", "title", "domain")  # the last is known, nothing reads it
@@ -57,14 +57,15 @@ def read_documents(path: str | Path, *, unread: Counter[str] | None = None) -> I
     path = as_path(path)
     seen = Seen("document")
     for line, values in json_rows(path):
-        row = Row(values, path, line)
-        other = row.known(DOCUMENT_FIELDS)
-        if unread is not None:
-            unread.update(other)
-        identifier = row.identifier("id")
-        seen.add(identifier, row)
-        text = row.text("text", required=True) or ""
-        yield Document(identifier, text, row.text("title") or None)
+        with one_record:
+            row = Row(values, path, line)
+            other = row.known(DOCUMENT_FIELDS)
+            if unread is not None:
+                unread.update(other)
+            identifier = row.identifier("id")
+            made = Document(identifier, row.text("text", required=True) or "", row.text("title") or None)
+            seen.add(identifier, row)
+            yield made
 
 
 def _evidence(row: Row, item: Any, texts: Mapping[str, str] | None, unread: Counter[str] | None) -> Evidence:
@@ -267,22 +268,23 @@ def read_questions(
     seen = Seen("question", collect=True)
     fields = (*QUESTION_FIELDS, *((cluster.split(".", 1)[0],) if cluster else ()), lang_field.split(".", 1)[0])
     for line, values in json_rows(path):
-        row = Row(values, path, line)
-        other = row.known(fields, _LAW_NAMES)
-        if unread is not None:
-            unread.update(other)
-        question = question_of(
-            row,
-            texts=texts,
-            text_required=text_required,
-            cluster=cluster,
-            lang=lang,
-            lang_field=lang_field,
-            join_history=join_history,
-            unread=unread,
-        )
-        seen.add(question.id, row)
-        yield question
+        with one_record:
+            row = Row(values, path, line)
+            other = row.known(fields, _LAW_NAMES)
+            if unread is not None:
+                unread.update(other)
+            question = question_of(
+                row,
+                texts=texts,
+                text_required=text_required,
+                cluster=cluster,
+                lang=lang,
+                lang_field=lang_field,
+                join_history=join_history,
+                unread=unread,
+            )
+            seen.add(question.id, row)
+            yield question
     seen.finish()
 
 

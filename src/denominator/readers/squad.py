@@ -13,25 +13,26 @@ from typing import Any, Literal
 
 from denominator.errors import ConfigError, InputError
 from denominator.readers.build import dataset, default_name
-from denominator.readers.textfiles import Row, Seen, as_path, json_file, kind
+from denominator.readers.textfiles import Row, Seen, as_path, json_file, kind, one_record
 from denominator.types import Dataset, Document, Evidence, Question
 
 Missing = Literal["error", "answerable"]
 
 
-def _objects(row: Row, field: str) -> Iterator[Row]:
+def _objects(row: Row, field: str) -> Iterator[tuple[int, Row]]:
     if field not in row.values:
         raise row.error("is missing", field, expected="a list")
     for i, item in enumerate(row.items(field)):
-        if not isinstance(item, dict):
-            raise row.error("is not an object", f"{field}[{i}]", found=kind(item), expected="an object")
-        yield row.at(item, f"{field}[{i}]")
+        with one_record:
+            if not isinstance(item, dict):
+                raise row.error("is not an object", f"{field}[{i}]", found=kind(item), expected="an object")
+            yield i, row.at(item, f"{field}[{i}]")
 
 
 def _spans(qa: Row, question: str, doc: Document) -> tuple[tuple[Evidence, ...], tuple[str, ...]]:
     spans: list[Evidence] = []
     texts: list[str] = []
-    for answer in _objects(qa, "answers"):
+    for _, answer in _objects(qa, "answers"):
         text = answer.text("text", required=True, empty=False) or ""
         start = answer.integer("answer_start")
         if start is None:
@@ -52,6 +53,31 @@ def _spans(qa: Row, question: str, doc: Document) -> tuple[tuple[Evidence, ...],
     return tuple(dict.fromkeys(spans)), tuple(dict.fromkeys(texts))
 
 
+def _question(qa: Row, doc: Document, *, missing_impossible: Missing, lang: str) -> tuple[Question, bool]:
+    """The question, and whether it was taken as answerable without saying so."""
+    identifier = qa.identifier("id")
+    impossible = qa.flag("is_impossible")
+    assumed = impossible is None
+    if impossible is None and missing_impossible == "error":
+        raise qa.error(
+            f"is missing (question {identifier!r})",
+            "is_impossible",
+            expected="true or false",
+            fix="for SQuAD 1.1 say missing_impossible=answerable",
+        )
+    spans, answers = _spans(qa, identifier, doc)
+    question = Question(
+        identifier,
+        qa.text("question", required=True, empty=False),
+        "unanswerable" if impossible else "answerable",
+        (spans,) if spans else (),
+        tags={"title": doc.title} if doc.title else {},
+        answers=answers,
+        lang=lang,
+    )
+    return question, assumed
+
+
 def load(path: str | Path, *, name: str = "", missing_impossible: Missing = "error", lang: str = "en") -> Dataset:
     """Contexts and questions of a SQuAD file. Document ids are `article-paragraph`, counted from 0.
 
@@ -68,36 +94,19 @@ def load(path: str | Path, *, name: str = "", missing_impossible: Missing = "err
     questions: list[Question] = []
     seen = Seen("question")
     assumed = 0
-    for a, article in enumerate(_objects(Row(whole, path, None), "data")):
-        title = article.text("title") or None
-        for p, paragraph in enumerate(_objects(article, "paragraphs")):
-            doc = Document(f"{a:05d}-{p:05d}", paragraph.text("context", required=True) or "", title)
-            documents.append(doc)
-            for qa in _objects(paragraph, "qas"):
-                identifier = qa.identifier("id")
-                seen.add(identifier, qa, place=qa.where.rstrip("."))
-                impossible = qa.flag("is_impossible")
-                if impossible is None:
-                    if missing_impossible == "error":
-                        raise qa.error(
-                            f"is missing (question {identifier!r})",
-                            "is_impossible",
-                            expected="true or false",
-                            fix="for SQuAD 1.1 say missing_impossible=answerable",
-                        )
-                    impossible, assumed = False, assumed + 1
-                spans, answers = _spans(qa, identifier, doc)
-                questions.append(
-                    Question(
-                        identifier,
-                        qa.text("question", required=True, empty=False),
-                        "unanswerable" if impossible else "answerable",
-                        (spans,) if spans else (),
-                        tags={"title": title} if title else {},
-                        answers=answers,
-                        lang=lang,
-                    )
-                )
+    for a, article in _objects(Row(whole, path, None), "data"):
+        with one_record:
+            title = article.text("title") or None
+            for p, paragraph in _objects(article, "paragraphs"):
+                with one_record:
+                    doc = Document(f"{a:05d}-{p:05d}", paragraph.text("context", required=True) or "", title)
+                    documents.append(doc)
+                    for _, qa in _objects(paragraph, "qas"):
+                        with one_record:
+                            question, taken = _question(qa, doc, missing_impossible=missing_impossible, lang=lang)
+                            seen.add(question.id, qa, place=qa.where.rstrip("."))
+                            questions.append(question)
+                            assumed += taken
     if not questions:
         raise InputError("holds no questions", path=path, expected="data[].paragraphs[].qas[]")
     notes = [f"questions without is_impossible, taken as answerable: {assumed}"] if assumed else []

@@ -31,6 +31,7 @@ from denominator.readers.textfiles import (
     json_rows,
     kind,
     near,
+    one_record,
     open_bytes,
     parse_json,
 )
@@ -120,16 +121,17 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
                     raise InputError("two columns have one name", path=path, line=start, found=", ".join(twice))
                 continue
             number += 1
-            if len(cells) != len(header):
-                raise InputError(
-                    f"has {len(cells)} cells (row {number})",
-                    path=path,
-                    line=start,
-                    found=repr(delimiter.join(cells)[:80]),
-                    expected=f"{len(header)} as in the header",
-                    fix="quote a cell that holds the separator",
-                )
-            yield Row(dict(zip(header, cells, strict=True)), path, start, nth=number)
+            with one_record:
+                if len(cells) != len(header):
+                    raise InputError(
+                        f"has {len(cells)} cells (row {number})",
+                        path=path,
+                        line=start,
+                        found=repr(delimiter.join(cells)[:80]),
+                        expected=f"{len(header)} as in the header",
+                        fix="quote a cell that holds the separator",
+                    )
+                yield Row(dict(zip(header, cells, strict=True)), path, start, nth=number)
     finally:
         csv.field_size_limit(before)
 
@@ -153,10 +155,11 @@ def _json_table(path: Path, rows: str) -> Iterator[Row]:
             fix="name the field that holds it: rows=…" if isinstance(value, dict) else None,
         )
     for i, item in enumerate(value, 1):
-        row = Row(item if isinstance(item, dict) else {}, path, None, nth=i)
-        if not isinstance(item, dict):
-            raise row.error("is not an object", found=kind(item), expected="an object")
-        yield row
+        with one_record:
+            row = Row(item if isinstance(item, dict) else {}, path, None, nth=i)
+            if not isinstance(item, dict):
+                raise row.error("is not an object", found=kind(item), expected="an object")
+            yield row
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -255,7 +258,7 @@ def _listed(row: Row, column: str, value: Any, separator: str) -> Any:
 
 
 def _question_values(row: Row, table: Table, flat: bool) -> dict[str, Any]:
-    columns = table.columns
+    columns = table.columns if table.cluster is None else {"cluster": table.cluster, **table.columns}
     values: dict[str, Any] = {"state": _state(row, columns, table.states)}
     for name in ("id", "question", "gold", "answer", "grades", "needs_review", "lang", "cluster", "history"):
         if name not in columns:
@@ -290,11 +293,13 @@ def _documents(table: Table) -> Iterator[Document]:
     seen = Seen("document")
     names = {ours: theirs for ours, theirs in columns.items() if ours != theirs}
     for raw in read_rows(path, format=table.corpus_format):
-        values = {ours: _cell(raw, theirs, optional=ours == "title") for ours, theirs in columns.items()}
-        row = Row(values, raw.path, raw.line, nth=raw.nth, names=names)
-        identifier = row.identifier("id")
-        seen.add(identifier, row)
-        yield Document(identifier, row.text("text", required=True) or "", row.text("title") or None)
+        with one_record:
+            values = {ours: _cell(raw, theirs, optional=ours == "title") for ours, theirs in columns.items()}
+            row = Row(values, raw.path, raw.line, nth=raw.nth, names=names)
+            identifier = row.identifier("id")
+            made = Document(identifier, row.text("text", required=True) or "", row.text("title") or None)
+            seen.add(identifier, row)
+            yield made
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +309,7 @@ class Table:
     `columns` maps our fields to columns. `state` takes the four labels exactly, or what `states` translates to them;
     `answerable` takes true/yes/1 and false/no/0. An empty label is unlabelled. `slices` are columns to group by. In CSV
     cells, gold ids stand between `separator`, or the cell is a JSON list. `rows` is the way to the list in a JSON file.
+    `cluster` is the column that says which questions belong together; every row must have it.
     """
 
     questions: str
@@ -319,6 +325,7 @@ class Table:
     name: str = ""
     assume_answerable: bool = False
     evaluate: Evaluate = "retrieval"
+    cluster: str | None = None
     lang: str = "en"
 
     def __post_init__(self) -> None:
@@ -338,6 +345,14 @@ class Table:
         for value, state in self.states.items():
             if state not in LABELS:
                 raise ConfigError(f"states[{value!r}] is {state!r}; allowed: {', '.join(LABELS)}")
+        mapped = self.columns.get("cluster")
+        if mapped is not None and self.cluster is None:
+            raise ConfigError(
+                f"columns maps cluster to {mapped!r}, but nothing is clustered unless cluster= asks for it; "
+                f"to mend it: cluster={mapped} (for a sweep at the top level), or leave cluster out of columns"
+            )
+        if mapped is not None and self.cluster not in ("cluster", mapped):
+            raise ConfigError(f"cluster is {self.cluster!r}, but columns maps cluster to {mapped!r}; name one column")
         check_evaluate(self.evaluate)
 
     def load(self) -> Dataset:
@@ -345,21 +360,24 @@ class Table:
         texts = texts_of(documents) if self.corpus is not None else None
         flat = format_of(as_path(self.questions), self.format) in ("csv", "tsv")
         names = {ours: theirs for ours, theirs in self.columns.items() if ours != theirs}
+        if self.cluster is not None:
+            names.setdefault("cluster", self.columns.get("cluster", self.cluster))
         names["state"] = self.columns.get("state") or self.columns.get("answerable") or "state"
         seen = Seen("question")
         made: list[Question] = []
         for raw in read_rows(self.questions, format=self.format, rows=self.rows):
-            values = _question_values(raw, self, flat)
-            row = Row(values, raw.path, raw.line, nth=raw.nth, names=names)
-            question = question_of(
-                row,
-                texts=texts,
-                text_required="question" in self.columns,
-                cluster="cluster" if "cluster" in self.columns else None,
-                lang=self.lang,
-            )
-            seen.add(question.id, row)
-            made.append(question)
+            with one_record:
+                values = _question_values(raw, self, flat)
+                row = Row(values, raw.path, raw.line, nth=raw.nth, names=names)
+                question = question_of(
+                    row,
+                    texts=texts,
+                    text_required="question" in self.columns,
+                    cluster=None if self.cluster is None else "cluster",
+                    lang=self.lang,
+                )
+                seen.add(question.id, row)
+                made.append(question)
         return dataset(
             documents,
             made,

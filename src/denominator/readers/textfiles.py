@@ -13,6 +13,8 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,39 @@ _WIDE_MARKS = {
     b"\xfe\xff": "UTF-16",
 }
 _BOM = b"\xef\xbb\xbf"
+
+
+_refused: ContextVar[list[InputError] | None] = ContextVar("refused", default=None)
+
+
+class _OneRecord:
+    """Around the work on one record. See `refusals`."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        noted = _refused.get()
+        if noted is None or not isinstance(error, InputError):
+            return False
+        noted.append(error)
+        return True
+
+
+one_record = _OneRecord()
+
+
+@contextmanager
+def refusals() -> Iterator[list[InputError]]:
+    """Inside, a reader leaves out each record that it refuses and notes the error here, where it would stop at it.
+
+    What concerns a whole file (missing, not gzip, no rows at all) is raised as ever.
+    """
+    noted: list[InputError] = []
+    token = _refused.set(noted)
+    try:
+        yield noted
+    finally:
+        _refused.reset(token)
 
 
 def as_path(path: str | Path) -> Path:
@@ -194,14 +229,15 @@ def json_rows(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, raw in byte_lines(path):
         if not raw.strip():
             continue
-        value = parse_json(decode(raw, path, number), path, number)
-        if not isinstance(value, dict):
-            fix = "one object a line (JSON lines), not a list over the file" if isinstance(value, list) else None
-            raise InputError(
-                "is not an object", path=path, line=number, found=kind(value), expected="a JSON object", fix=fix
-            )
         seen = True
-        yield number, value
+        with one_record:
+            value = parse_json(decode(raw, path, number), path, number)
+            if not isinstance(value, dict):
+                fix = "one object a line (JSON lines), not a list over the file" if isinstance(value, list) else None
+                raise InputError(
+                    "is not an object", path=path, line=number, found=kind(value), expected="a JSON object", fix=fix
+                )
+            yield number, value
     if not seen:
         raise InputError("is empty", path=path, expected="at least one JSON object")
 
@@ -268,6 +304,7 @@ class Row:
             found=found,
             expected=expected,
             fix=fix or None,
+            place=f"row {self.nth}" if self.nth is not None else self.where.rstrip(".") or None,
         )
 
     def at(self, values: Mapping[str, Any], where: str) -> Row:
@@ -379,7 +416,7 @@ class Seen:
             first = self.lines[identifier]
             at = f"line {first}" if isinstance(first, int) else first
             message = f"duplicate {self.what} id, first in {at}"
-            if not self.collect:
+            if not self.collect or _refused.get() is not None:
                 raise row.error(message, field, found=repr(identifier), expected="each id once")
             self.twice.setdefault(identifier, (row, field, message))
             return

@@ -15,7 +15,7 @@ from pathlib import Path
 from denominator.errors import ConfigError, InputError, listing
 from denominator.readers.build import dataset, default_name
 from denominator.readers.native import MOST_GRADE
-from denominator.readers.textfiles import as_path, byte_lines, decode
+from denominator.readers.textfiles import as_path, byte_lines, decode, one_record
 from denominator.types import Dataset, Hit, Question, Result
 
 _HEADER = (
@@ -77,56 +77,57 @@ def read_qrels(path: str | Path, *, min_grade: int = 1) -> tuple[dict[str, dict[
     comments: list[int] = []
     width = first = repeated = lowered = 0
     for number, line in _lines(path, comments):
-        fields = _split(line)
-        if not width:
-            if len(fields) not in (3, 4):
+        with one_record:
+            fields = _split(line)
+            if not width:
+                if len(fields) not in (3, 4):
+                    raise InputError(
+                        f"has {len(fields)} columns",
+                        path=path,
+                        line=number,
+                        found=_shown(line),
+                        expected=f"4 ({_TREC}) or 3 ({_BEIR})",
+                    )
+                width, first = len(fields), number
+                names = [field.decode("utf-8", "replace").lower() for field in fields]
+                if width == 3 and all(name in known for name, known in zip(names, _HEADER, strict=True)):
+                    continue
+            if len(fields) != width:
                 raise InputError(
                     f"has {len(fields)} columns",
                     path=path,
                     line=number,
                     found=_shown(line),
-                    expected=f"4 ({_TREC}) or 3 ({_BEIR})",
+                    expected=f"{width} as in line {first} ({_TREC if width == 4 else _BEIR})",
                 )
-            width, first = len(fields), number
-            names = [field.decode("utf-8", "replace").lower() for field in fields]
-            if width == 3 and all(name in known for name, known in zip(names, _HEADER, strict=True)):
-                continue
-        if len(fields) != width:
-            raise InputError(
-                f"has {len(fields)} columns",
-                path=path,
-                line=number,
-                found=_shown(line),
-                expected=f"{width} as in line {first} ({_TREC if width == 4 else _BEIR})",
-            )
-        grade = _whole(fields[-1])
-        if grade is None or abs(grade) > MOST_GRADE:
-            raise InputError(
-                "is not a whole number" if grade is None else "is out of range",
-                path=path,
-                line=number,
-                field="grade",
-                found=_shown(fields[-1]),
-                expected=f"a whole number of at most {MOST_GRADE} in the last column",
-            )
-        query, doc = decode(fields[0], path, number), decode(fields[-2], path, number)
-        mine = grades.setdefault(query, {})
-        if 0 < grade < min_grade:
-            grade, lowered = 0, lowered + 1
-        before = places.setdefault((query, doc), number)
-        if before != number:
-            if mine[doc] != grade:
+            grade = _whole(fields[-1])
+            if grade is None or abs(grade) > MOST_GRADE:
                 raise InputError(
-                    f"a second grade for query {query!r} and document {doc!r}, first in line {before}",
+                    "is not a whole number" if grade is None else "is out of range",
                     path=path,
                     line=number,
                     field="grade",
-                    found=f"{grade} beside {mine[doc]}",
-                    expected="one grade for each pair",
+                    found=_shown(fields[-1]),
+                    expected=f"a whole number of at most {MOST_GRADE} in the last column",
                 )
-            repeated += 1
-            continue
-        mine[doc] = grade
+            query, doc = decode(fields[0], path, number), decode(fields[-2], path, number)
+            mine = grades.setdefault(query, {})
+            if 0 < grade < min_grade:
+                grade, lowered = 0, lowered + 1
+            before = places.setdefault((query, doc), number)
+            if before != number:
+                if mine[doc] != grade:
+                    raise InputError(
+                        f"a second grade for query {query!r} and document {doc!r}, first in line {before}",
+                        path=path,
+                        line=number,
+                        field="grade",
+                        found=f"{grade} beside {mine[doc]}",
+                        expected="one grade for each pair",
+                    )
+                repeated += 1
+                continue
+            mine[doc] = grade
     if not grades:
         raise InputError("holds no judgements", path=path, expected=f"lines of {_TREC}")
     notes = []
