@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from denominator.abstention import Judge
-from denominator.errors import ConfigError
+from denominator import phrases
+from denominator.abstention import LEAST_HAND_LABELS, RUNGS, Agreement, Judge, agreement, decide
+from denominator.cache import Cache, describe
+from denominator.errors import ConfigError, MeasurementError, listing
+from denominator.fingerprint import sha
+from denominator.quality import answered
 from denominator.retrievers.bench import Bench
 from denominator.retrievers.table import ChunkTable, Ranked
 from denominator.types import Answer, Outcome, Plan, Question
+
+if TYPE_CHECKING:
+    from denominator.readers.runs import HandLabel
 
 
 class Answerer(Protocol):
@@ -56,30 +63,225 @@ class Threshold:
         return None
 
 
+def content_hash(path: str, where: str) -> str:
+    """SHA-256 of a file: its content counts, not where it lies. Raises ConfigError when it cannot be read."""
+    import hashlib
+
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{where}: {path} cannot be read ({error.strerror})") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Answers recorded elsewhere: JSONL of `{"question_id", "answer"?, "abstained"?, "answerable"?, "error"?}`."""
+    """Answers recorded elsewhere: JSONL of `{"question_id", "answer"?, "abstained"?, "answerable"?, "error"?}`.
+
+    `lang`: the language that they are written in, where that is not the language of the questions (a line's own `lang`
+    goes before). `judge`: any
+    `abstention.Judge`, such as a `denominator.endpoints.chat.Judge`, for texts that nothing else decides. `grader`: a
+    `denominator.endpoints.chat.Grader` of their correctness. `hand`: a file of labels by hand that all of these are
+    held against.
+    """
 
     path: str
+    lang: str | None = None
+    judge: Any = None
+    grader: Any = None
+    hand: str | None = None
     code: ClassVar[int] = 1
-    not_in_key: ClassVar[tuple[str, ...]] = ("path",)
+    not_in_key: ClassVar[tuple[str, ...]] = ("path", "hand")
+
+    def __post_init__(self) -> None:
+        if self.judge is not None and not callable(self.judge):
+            raise ConfigError(f"answerer recorded: judge must be callable, found {type(self.judge).__name__}")
+        if self.grader is not None and not hasattr(self.grader, "grades"):
+            raise ConfigError(f"answerer recorded: grader has no method grades(): {type(self.grader).__name__}")
+        if self.lang is not None:
+            phrases.check_languages([self.lang])
 
     def identity(self) -> str:
-        """The content counts, not where it lies."""
-        import hashlib
-
-        try:
-            return hashlib.sha256(Path(self.path).read_bytes()).hexdigest()
-        except OSError as error:
-            raise ConfigError(f"answerer recorded: {self.path} cannot be read ({error.strerror})") from None
+        files = [self.path, *([self.hand] if self.hand else [])]
+        return " ".join(content_hash(path, "answerer recorded") for path in files)
 
     def answers(self) -> Mapping[str, Answer]:
         from denominator.readers.runs import read_answers
 
-        return read_answers(self.path)
+        found = read_answers(self.path)
+        if self.lang is None:
+            return found
+        return {q: a if a.lang is not None else replace(a, lang=self.lang) for q, a in found.items()}
+
+
+# ------------------------------------------------------------------ judges
+
+
+def asked_judge(
+    judge: Any, cache: Cache, questions: Sequence[Question], answers: Mapping[str, Answer], version: str
+) -> tuple[Judge | None, dict[str, float], tuple[str, ...]]:
+    """The judge, after it was asked about every text that nothing else decides where it can be asked beforehand."""
+    if not hasattr(judge, "beforehand"):
+        return judge, {}, ()
+    items: dict[tuple[str, str, str], None] = {}
+
+    def listed(text: str, *, question: str | None, lang: str) -> None:
+        items[question or "", text, lang] = None
+
+    for question in questions:
+        answer = answers.get(question.id)
+        lang = question.lang if answer is None or answer.lang is None else answer.lang
+        decide(answer, lang, listed, question=question.question, version=version)
+    found: tuple[Judge, dict[str, float], tuple[str, ...]] = judge.beforehand(cache, list(items))
+    return found
+
+
+def instruments(part: Any) -> dict[str, str]:
+    """Parameters of a run that say which judge and which grader read its answers, prompts included."""
+    given = {name: getattr(part, name, None) for name in ("judge", "grader")}
+    return {f"answerer.{name}.hash": sha(describe(one))[:12] for name, one in given.items() if one is not None}
 
 
 # ------------------------------------------------------------------ what the answers' texts are worth
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The outcomes with the quality of their answers, and what was found out about whoever read them.
+
+    `agreement`: hand labels against the decider as a whole (`decider`), each rung that decided something, and the
+    grader; empty without labels.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    agreement: Mapping[str, Agreement]
+    facts: Mapping[str, float]
+    notes: tuple[str, ...]
+
+
+def worth_of(
+    part: Any,
+    cache: Cache,
+    outcomes: Sequence[Outcome],
+    questions: Sequence[Question],
+    *,
+    answers: Mapping[str, Answer],
+    contexts: Mapping[str, str] | None,
+    plan: Plan,
+) -> Worth:
+    """What the texts are worth, graded where `part` has a `grader`, and held against labels where it has `hand`."""
+    facts: dict[str, float] = {}
+    notes = list(reading_notes(outcomes, questions, answers, plan))
+    grades: Mapping[str, bool | None] | None = None
+    grader, hand = getattr(part, "grader", None), getattr(part, "hand", None)
+    if grader is not None:
+        known = {q.id: q for q in questions}
+        asked = {
+            o.id: {
+                "question": known[o.id].question or "",
+                "text": o.answer,
+                "references": references,
+                "lang": known[o.id].lang,
+            }
+            for o in outcomes
+            if answered(o) and (references := [r for r in known[o.id].answers if r.strip()])
+        }
+        grades, more, said = grader.grades(cache, asked)
+        facts |= more
+        notes += said
+    made = judged_texts(outcomes, questions, answers, contexts, grades)
+    found: dict[str, Agreement] = {}
+    if hand is not None:
+        from denominator.readers.runs import read_hand_labels
+
+        found, said = held_against(made, read_hand_labels(hand), plan.alpha)
+        notes += said
+        for name, one in found.items():
+            for figure in (one.kappa, one.accuracy):
+                key = f"{name}_{'kappa' if figure is one.kappa else 'agreement'}"
+                facts |= {f"{key}_n": float(figure.n)}
+                for end, value in (("", figure.value), ("_ci_low", figure.ci_low), ("_ci_high", figure.ci_high)):
+                    if value is not None:
+                        facts[f"{key}{end}"] = value
+    for name, count in (
+        ("judge", sum(o.rung == "judge" for o in made)),
+        ("grader", sum("correctness" in o.quality for o in made)),
+    ):
+        if count and (name not in found or not found[name].enough):
+            n = found[name].kappa.n if name in found else 0
+            notes.append(
+                f"the {name} decided {count} answers and was held against {n} hand labels; give at least "
+                f"{LEAST_HAND_LABELS} before its figures are compared (docs/abstention.md)"
+            )
+    return Worth(made, found, facts, tuple(notes))
+
+
+def held_against(
+    outcomes: Sequence[Outcome], labels: Mapping[str, HandLabel], alpha: float
+) -> tuple[dict[str, Agreement], tuple[str, ...]]:
+    """The agreement of decisions and grades with labels by hand.
+
+    A label that was given to another text than the answer that is here is left out and counted. Raises
+    MeasurementError `unknown_question_ids`.
+    """
+    by_id = {o.id: o for o in outcomes}
+    unknown = [q for q in labels if q not in by_id]
+    if unknown:
+        raise MeasurementError("unknown_question_ids", unknown, "labels by hand of questions that are not here")
+    stale = [q for q, label in labels.items() if label.answer is not None and label.answer != by_id[q].answer]
+    kept = {q: label for q, label in labels.items() if q not in stale}
+    pairs: dict[str, list[tuple[bool | None, bool]]] = {}
+    for q, label in kept.items():
+        outcome = by_id[q]
+        if label.abstained is not None:
+            pairs.setdefault("decider", []).append((outcome.abstained, label.abstained))
+            if outcome.rung is not None:
+                pairs.setdefault(outcome.rung, []).append((outcome.abstained, label.abstained))
+        if label.correct is not None and answered(outcome):
+            grade = outcome.quality.get("correctness")
+            pairs.setdefault("grader", []).append((None if grade is None else grade == 1, label.correct))
+    if all(decided is None for decided, _ in pairs.get("grader", ())):
+        pairs.pop("grader", None)  # nobody graded
+    found = {
+        name: agreement([d for d, _ in pairs[name]], [h for _, h in pairs[name]], alpha=alpha)
+        for name in ("decider", *RUNGS, "grader")
+        if name in pairs
+    }
+    notes = [f"{len(stale)} labels by hand were given to another text and are left out: {listing(stale, 5)}"]
+    return found, tuple(notes) if stale else ()
+
+
+LEAST_REFUSALS = 3
+"""Refusals that another language's list must find beyond the own one before a wrong language is suspected."""
+
+
+def reading_notes(
+    outcomes: Sequence[Outcome], questions: Sequence[Question], answers: Mapping[str, Answer], plan: Plan
+) -> tuple[str, ...]:
+    """Texts that were read in a language without a list, and texts that look like refusals in another language."""
+    known = {q.id: q.lang for q in questions}
+    read: dict[str, list[Outcome]] = {}
+    for o in outcomes:
+        if o.rung in ("phrase", "no_patterns") and o.id in answers:
+            read.setdefault(answers[o.id].lang or known[o.id], []).append(o)
+    notes = []
+    for lang, rows in sorted(read.items()):
+        why = phrases.without_list(lang, plan.phrases)
+        if why is not None:
+            notes.append(
+                f"{len(rows)} answers in {lang!r} are undecided: {why}; set the language of the answers, "
+                "or give them a flag or a judge"
+            )
+        own = sum(bool(o.abstained) for o in rows)
+        for other in phrases.languages(plan.phrases):
+            if other == phrases.primary(lang):
+                continue
+            there = sum(bool(decide(Answer(text=o.answer), other, version=plan.phrases).abstained) for o in rows)
+            if there >= own + LEAST_REFUSALS:
+                notes.append(
+                    f"{len(rows)} answers were read as {lang!r}, which finds {own} refusals; the list for {other!r} "
+                    f"finds {there}: are they written in {other!r}? `lang` is the language of the answers"
+                )
+    return tuple(notes)
 
 
 def judged_texts(
@@ -87,8 +289,9 @@ def judged_texts(
     questions: Sequence[Question],
     answers: Mapping[str, Answer],
     contexts: Mapping[str, str] | None,
+    grades: Mapping[str, bool | None] | None = None,
 ) -> tuple[Outcome, ...]:
-    """The outcomes with exact match, token F1, faithfulness to the contexts, and relevance by static vectors."""
+    """The outcomes with exact match, token F1, faithfulness to the contexts, relevance by static vectors, grades."""
     from denominator.quality import relevance, with_quality
     from denominator.retrievers.static import DIMENSIONS, static_model
 
@@ -100,7 +303,7 @@ def judged_texts(
         asked = model.vectors(model.bags([question for _, question, _ in both]), DIMENSIONS, "question")
         said = model.vectors(model.bags([text for _, _, text in both]), DIMENSIONS, "answer")
         relevances = dict(zip([name for name, _, _ in both], relevance(asked, said), strict=True))
-    return with_quality(outcomes, questions, answers, contexts=contexts, relevances=relevances)
+    return with_quality(outcomes, questions, answers, contexts=contexts, relevances=relevances, grades=grades)
 
 
 def contexts_of(

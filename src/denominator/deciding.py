@@ -16,11 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from denominator import gate as gating
+from denominator.corpus import texts_of
 from denominator.errors import ConfigError, JudgementError, MeasurementError, StoreError, listing
 from denominator.evaluation import Summary, audit_metric, summarize
 from denominator.gate import Gate, Measured, Rule
 from denominator.records import dumps
-from denominator.scoring import ScoreReport, add_reading, add_scoring, options_of, score, write_atomically
+from denominator.scoring import (
+    ScoreReport,
+    add_reading,
+    add_scoring,
+    answers_of,
+    kept_in,
+    options_of,
+    score,
+    write_atomically,
+)
 from denominator.types import RecordedRun
 
 if TYPE_CHECKING:
@@ -190,7 +200,7 @@ def verify(run: RecordedRun) -> Summary:
 # ------------------------------------------------------------------ texts of the documents
 
 
-def dataset_texts(store: Store, stored: StoredRun, run: RecordedRun) -> tuple[dict[str, str], str | None]:
+def dataset_texts(store: Store, stored: StoredRun, run: RecordedRun) -> tuple[Mapping[str, str], str | None]:
     """Document texts by id for quoting, from the data set that the run's configuration names, or why there are none.
 
     Only this package's own readers are called, and only a corpus with the recorded hash is used.
@@ -207,7 +217,7 @@ def dataset_texts(store: Store, stored: StoredRun, run: RecordedRun) -> tuple[di
     expected = next((dict(p).get("corpus_hash") for p in run.fingerprints.values()), None)
     if data.corpus_hash != expected:
         return {}, "the documents have changed since the run was recorded"
-    return {d.id: d.text for d in data.documents}, None
+    return texts_of(data.documents), None
 
 
 def _load_dataset(yaml: str) -> Any:
@@ -493,6 +503,8 @@ def _file_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_reading(files)
     add_scoring(files)
+    files.add_argument("--answers", metavar="FILE", help="recorded answers of the run: JSON lines")
+    files.add_argument("--baseline-answers", metavar="FILE", help="recorded answers of the baseline")
 
 
 def _scored(
@@ -505,7 +517,15 @@ def _scored(
     answers: str | None = None,
 ) -> ScoreReport:
     plan = {} if budget is None else {"budget": budget}
-    return score(golden or args.golden, run, answers, ks=ks, **options_of(args, **plan))
+    options = options_of(args, **plan) | {"cache": kept_in(args)}
+    return score(golden or args.golden, run, answers_of(args, answers), ks=ks, **options)
+
+
+def _only_of_files(args: argparse.Namespace, *more: str) -> None:
+    """Refuses what says nothing about recorded runs."""
+    for name in ("answers", "baseline_answers", "answer_lang", "judge", "grader", "hand", "corpus", *more):
+        if getattr(args, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} belongs to --golden")
 
 
 def as_recorded(report: ScoreReport, name: str, run_id: str) -> RecordedRun:
@@ -517,12 +537,12 @@ def as_recorded(report: ScoreReport, name: str, run_id: str) -> RecordedRun:
         name=name,
         cell_key=run_id,
         sweep_id="",
-        params={},
+        params=report.params,
         tags={"headline_metric": report.summary.headline},
         metrics={},
         plan=report.plan,
         outcomes=report.outcomes,
-        facts={},
+        facts=report.facts,
         fingerprints=fingerprints_of(report.summary, report.plan, report.dataset),
         ledger=report.summary.ledger,
     )
@@ -571,12 +591,13 @@ def _pair(args: argparse.Namespace) -> Pair:
         ks, budgets = gating.cuts([_named_metric(args.metric)] if args.metric else [])
         names = _file_names(args.candidate, args.baseline)
         made = [
-            _scored(args, path, ks=ks or (1, 3, 5, 10), budget=budgets[0] if budgets else None)
-            for path in (args.candidate, args.baseline)
+            _scored(args, path, ks=ks or (1, 3, 5, 10), budget=budgets[0] if budgets else None, answers=answers)
+            for path, answers in ((args.candidate, args.answers), (args.baseline, args.baseline_answers))
         ]
         a, b = (as_recorded(r, name, f"{i}:{name}") for i, (r, name) in enumerate(zip(made, names, strict=True)))
-        texts = {d.id: d.text for d in made[0].dataset.documents}
+        texts = texts_of(made[0].dataset.documents)
         return Pair(a, b, texts, tuple(dict.fromkeys(note for r in made for note in r.notes)))
+    _only_of_files(args)
     store = _store_of(args)
     cells = [c for c in store.cells(args.sweep or latest_sweep(store)) if c.recorded]
     found = [pick(store, cells, [name]) for name in (args.candidate, args.baseline)]
@@ -760,8 +781,6 @@ def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", metavar="FILE", help="write the same table, for a comment on a pull request")
     parser.add_argument("--github-summary", action="store_true", help="append a table to $GITHUB_STEP_SUMMARY")
     _file_arguments(parser)
-    parser.add_argument("--answers", metavar="FILE", help="recorded answers of the run: JSON lines")
-    parser.add_argument("--baseline-answers", metavar="FILE", help="recorded answers of the baseline")
     parser.add_argument("--baseline-golden", metavar="FILE", help="golden set of the baseline (default: --golden)")
     _store_arguments(parser)
 
@@ -823,9 +842,7 @@ def _gate_files(args: argparse.Namespace, rules: Sequence[Rule]) -> tuple[Measur
 def _gate_recorded(
     args: argparse.Namespace, rules: Sequence[Rule]
 ) -> tuple[Measured, Measured | None, tuple[str, ...]]:
-    for name in ("answers", "baseline_answers", "baseline_golden", "corpus"):
-        if getattr(args, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} belongs to --golden")
+    _only_of_files(args, "baseline_golden")
     store = _store_of(args)
     sweep_id = args.sweep or latest_sweep(store)
     cells = [c for c in store.cells(sweep_id) if c.recorded]

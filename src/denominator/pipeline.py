@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from denominator import __version__
-from denominator.answerers import Answerer, Threshold, Writer, contexts_of, judged_texts
+from denominator import __version__, phrases
+from denominator.answerers import Answerer, Threshold, Writer, asked_judge, contexts_of, instruments, worth_of
 from denominator.cache import Array, Cache, Entry, Payload, describe
 from denominator.chunkers import Chunker, checked_chunks
 from denominator.corpus import ids_of, in_memory, in_order
@@ -167,7 +167,7 @@ def run_cell(
     return CellResult(
         cell_key=key,
         name=cell.name,
-        params=cell.params,
+        params={**cell.params, **instruments(cell.answerer)},
         plan=plan,
         dataset=DatasetFacts.of(data),
         outcomes=outcomes,
@@ -198,6 +198,13 @@ class _Work:
         writer: Writer | None = part if hasattr(part, "generate") else None
         answers: Mapping[str, Answer] | None = None if part is None or writer else part.answers()
         judge = None
+        if writer or answers is not None:
+            phrases.check_languages({q.lang for q in self.questions}, self.plan.phrases)
+        if answers is not None:
+            asked = getattr(part, "judge", None)
+            judge, facts, said = asked_judge(asked, self.cache, self.questions, answers, self.plan.phrases)
+            self.facts.update(facts)
+            self.notes.extend(said)
         index = None
         ranked: tuple[Ranked, ChunkTable] | None = None
         if self.plan.evaluate == "abstention":
@@ -240,7 +247,12 @@ class _Work:
         )
         if answers is not None:
             contexts = None if ranked is None else contexts_of(part, ranked[1], ranked[0], self.questions, self.plan)
-            outcomes = judged_texts(outcomes, self.questions, answers, contexts)
+            worth = worth_of(
+                part, self.cache, outcomes, self.questions, answers=answers, contexts=contexts, plan=self.plan
+            )
+            outcomes = worth.outcomes
+            self.facts.update(worth.facts)
+            self.notes.extend(worth.notes)
         summary = summarize(
             outcomes, self.plan, label_source=self.data.label_source, chunker_varies=self.cell.chunker_varies
         )

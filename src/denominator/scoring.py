@@ -12,11 +12,14 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from denominator.answerers import judged_texts
+from denominator import phrases
+from denominator.answerers import Recorded, asked_judge, instruments, worth_of
+from denominator.cache import Cache
+from denominator.corpus import by_id, ids_of, texts_of
 from denominator.errors import ConfigError, InputError
 from denominator.evaluation import Summary, evaluate, summarize
 from denominator.masking import mask
@@ -27,6 +30,7 @@ from denominator.records import dumps, outcomes_to_lines, plan_to_json
 from denominator.types import METRIC_VERSION, Answer, Dataset, Estimate, Outcome, Plan, Result, Run
 
 if TYPE_CHECKING:
+    from denominator.abstention import Agreement
     from denominator.audit import AuditReport
     from denominator.pipeline import CellResult
 
@@ -76,6 +80,9 @@ class ScoreReport:
     summary: Summary
     depth: int | None
     notes: tuple[str, ...]
+    agreement: Mapping[str, Agreement] = field(default_factory=dict)
+    facts: Mapping[str, float] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """One JSON object: `ledger`, `metrics`, `abstention`, `audit` and the rest of the summary."""
@@ -89,6 +96,8 @@ class ScoreReport:
             "tie_range": {n: e.as_dict() for n, e in tie_ends(self.outcomes, self.summary).items()},
             "depth": self.depth,
             "metric_version": METRIC_VERSION,
+            **({"agreement": {name: a.as_dict() for name, a in self.agreement.items()}} if self.agreement else {}),
+            **({"facts": dict(self.facts)} if self.facts else {}),
             "notes": list(self.notes),
         }
 
@@ -134,7 +143,7 @@ def _results(
 
 def _contexts(data: Dataset, outcomes: Sequence[Outcome], k: int) -> dict[str, str]:
     """The texts of each question's first `k` hits, as the corpus has them."""
-    documents = {d.id: d for d in data.documents}
+    documents = by_id(data.documents)
     found = {}
     for outcome in outcomes:
         hits = [h for h in outcome.hits if h.doc in documents and (h.rank or 0) <= k]
@@ -147,8 +156,9 @@ def _contexts(data: Dataset, outcomes: Sequence[Outcome], k: int) -> dict[str, s
 def score(
     golden: str | Path | Dataset,
     run: str | Path | Mapping[str, Result] | None,
-    answers: str | Path | Mapping[str, Answer] | None = None,
+    answers: str | Path | Mapping[str, Answer] | Recorded | None = None,
     *,
+    cache: Cache | None = None,
     ks: Sequence[int] = (1, 3, 5, 10),
     lenient: bool = False,
     assume_answerable: bool = False,
@@ -166,6 +176,7 @@ def score(
     Without a run only abstention is measured (`abstention_only` stands beside every retrieval metric). Without answers
     abstention is read from the scores of the run: by `threshold`, or cross-fitted. `depth` is how many hits were asked
     for, where the run does not say it; unknown depth passes with a note. `plan` gives what no argument here does.
+    `Recorded` answers can have a judge, a grader and labels by hand; `cache` keeps what these two were told.
 
     Errors: those of the readers (`InputError`) and of `evaluate` (`MeasurementError`).
     """
@@ -194,7 +205,8 @@ def score(
             f"the run does not say how many hits were asked for (longest list: {longest}); "
             "--depth N refuses every K above it"
         )
-    recorded = None if answers is None else answers if isinstance(answers, Mapping) else runs.read_answers(answers)
+    part = Recorded(str(answers)) if isinstance(answers, (str, Path)) else answers
+    recorded = part.answers() if isinstance(part, Recorded) else part
     base = plan or Plan()
     plan = replace(
         base,
@@ -211,7 +223,15 @@ def score(
         from denominator.spans import CorpusIndex
 
         index = CorpusIndex.build(data.documents)
-        corpus_ids = {d.id for d in data.documents}
+        corpus_ids = ids_of(data.documents)
+    cache = cache or Cache(None)
+    judge = None
+    facts: dict[str, float] = {}
+    agreed: Mapping[str, Agreement] = {}
+    if recorded is not None:
+        phrases.check_languages({q.lang for q in data.questions}, plan.phrases)
+        judge, facts, said = asked_judge(getattr(part, "judge", None), cache, data.questions, recorded, plan.phrases)
+        notes += said
     outcomes = evaluate(
         data.questions,
         table,
@@ -219,13 +239,18 @@ def score(
         index=index,
         corpus_ids=corpus_ids,
         answers=recorded,
+        judge=judge,
         label_source=data.label_source,
     )
     if recorded is not None:
         contexts = _contexts(data, outcomes, 5 if 5 in ks else max(ks)) if data.documents and run is not None else None
-        outcomes = judged_texts(outcomes, data.questions, recorded, contexts)
+        worth = worth_of(part, cache, outcomes, data.questions, answers=recorded, contexts=contexts, plan=plan)
+        outcomes, agreed = worth.outcomes, worth.agreement
+        facts |= worth.facts
+        notes += worth.notes
     summary = summarize(outcomes, plan, label_source=data.label_source, chunker_varies=False)
-    return ScoreReport(data, plan, outcomes, summary, table.depth, tuple(notes))
+    params = instruments(part)
+    return ScoreReport(data, plan, outcomes, summary, table.depth, tuple(notes), agreed, facts, params)
 
 
 # ------------------------------------------------------------------ text and CSV
@@ -293,7 +318,7 @@ def render_text(report: ScoreReport) -> str:
     ]
     if sliced:
         lines += ["", *columns([["slice", *head[1:]], *(_estimate_row(name, e) for name, e in sliced)])]
-    lines += ["", *_abstention_lines(report), *_quality_lines(report)]
+    lines += ["", *_abstention_lines(report), *_quality_lines(report), *_agreement_lines(report)]
     if summary.audit is not None:
         lines += ["", *audit_lines(summary.audit)]
     if report.notes:
@@ -353,6 +378,18 @@ def _quality_lines(report: ScoreReport) -> list[str]:
     ]
 
 
+def _agreement_lines(report: ScoreReport) -> list[str]:
+    """How well whoever read the answers agrees with labels by hand."""
+    if not report.agreement:
+        return []
+    rows = [["agreement with labels by hand", "κ", "interval", "raw", "interval", "n", "undecided"]]
+    for name, a in report.agreement.items():
+        k, raw = a.kappa, a.accuracy
+        cells = [number(k.value, 2) if k.value is not None else f"{DASH} ({k.reason})", interval(k), number(raw.value)]
+        rows.append([name, *cells, interval(raw), str(k.n), str(a.undecided)])
+    return ["", *columns(rows, right=(5, 6))]
+
+
 def audit_lines(audit: AuditReport, *, tools: bool = False) -> list[str]:
     """What each convention would have reported and how far off that is; with `tools` also who does it."""
     share = "" if audit.u is None else f", {audit.empty} of {audit.seen} gold lists empty"
@@ -401,6 +438,8 @@ def render_csv(report: ScoreReport) -> str:
     names = ("precision", "recall", "f1", "mcc", "false_refusal_rate")
     if summary.answer_quality is not None:
         rows("answers", list(summary.answer_quality.metrics.items()))
+    for name, a in report.agreement.items():
+        rows("agreement", [("kappa", a.kappa), ("raw", a.accuracy)], "by", name)
     rows("abstention", [(name, getattr(summary.abstention, name)) for name in names])
     return out.getvalue()
 
@@ -455,18 +494,19 @@ def as_cell(report: ScoreReport, name: str, params: Mapping[str, str]) -> CellRe
             "corpus_hash": report.dataset.corpus_hash,
             "metric_version": METRIC_VERSION,
             "version": __version__,
+            **({"facts": dict(report.facts), "params": dict(report.params)} if report.facts or report.params else {}),
         }
     )
     return CellResult(
         cell_key=key,
         name=name,
-        params=dict(params),
+        params={**params, **report.params},
         plan=report.plan,
         dataset=DatasetFacts.of(report.dataset),
         outcomes=report.outcomes,
         summary=report.summary,
         timings=(),
-        facts={},
+        facts=dict(report.facts),
         fingerprints=fingerprints_of(report.summary, report.plan, report.dataset),
         notes=report.notes,
     )
@@ -496,7 +536,7 @@ def log(
     before = store.search(f"tags.cell_key = '{result.cell_key}' and tags.recorded = 'true'", limit=1)
     if before:
         return Logged(before[0].run_id, before[0].name, store.experiment, mask(store.uri), new=False)
-    texts = {d.id: d.text for d in report.dataset.documents}
+    texts = texts_of(report.dataset.documents)
     run_id = store.log_cell(result, result.cell_key[:12], texts=texts, kind="score")
     return Logged(run_id, name, store.experiment, mask(store.uri), new=True)
 
@@ -539,6 +579,51 @@ def add_scoring(to: argparse._ActionsContainer) -> None:
     to.add_argument("--lang", default="en", help="language of questions that do not say it (default: en)")
     to.add_argument("--threshold", type=float, metavar="T", help="abstain below this score, instead of fitting one")
     to.add_argument("--micro", action="store_true", help="recall over evidence groups instead of questions")
+    to.add_argument("--answer-lang", metavar="CODE", help="language of the answers (default: that of their questions)")
+    to.add_argument("--judge", metavar="FILE", help="YAML of a judge for answers that nothing else decides")
+    to.add_argument("--grader", metavar="FILE", help="YAML of a judge of the answers' correctness")
+    to.add_argument("--hand", metavar="FILE", help="labels by hand that decider, judge and grader are held against")
+
+
+def answers_of(args: argparse.Namespace, path: str | None) -> Recorded | None:
+    """Recorded answers with what the command line says about reading them; labels by hand are those of `--answers`."""
+    if args.answers is None:
+        for name in ("answer_lang", "judge", "grader", "hand"):
+            if getattr(args, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} belongs to --answers")
+    if path is None:
+        return None
+    judge, grader = (
+        None if file is None else part_from(file, name)
+        for name, file in (("judge", args.judge), ("grader", args.grader))
+    )
+    return Recorded(path, args.answer_lang, judge, grader, args.hand if path == args.answers else None)
+
+
+def part_from(file: str, where: str) -> Any:
+    """A part from a YAML file of its own, as it would stand in the configuration. Raises ConfigError."""
+    import yaml
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from denominator import config, masking
+
+    try:
+        raw = OmegaConf.load(as_path(file))
+        node = OmegaConf.to_container(raw, resolve=True, throw_on_missing=True)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"--{where} {file}: {' '.join(masking.mask(str(error)).split())}") from None
+    if not isinstance(node, dict):
+        raise ConfigError(f"--{where} {file}: expected a mapping with _target_, found {type(node).__name__}")
+    given = {str(k): v for k, v in node.items()}
+    masking.remember_settings({where: given})
+    return config.build(given, where)
+
+
+def kept_in(args: argparse.Namespace) -> Cache:
+    """Where replies of a judge are kept: in the output folder, as those of a sweep."""
+    asks = args.judge is not None or args.grader is not None
+    return Cache(Path(args.out or "denominator-out").absolute() / "cache" if asks else None)
 
 
 _OPTIONS = ("lenient", "assume_answerable", "depth", "min_grade", "corpus", "cluster", "lang", "threshold")
@@ -571,15 +656,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     record.add_argument("--experiment", metavar="NAME", help="with --mlflow (default: denominator)")
     record.add_argument("--run-name", metavar="NAME", help="with --mlflow (default: the name of the run file)")
-    record.add_argument("--out", metavar="DIR", help="with --mlflow: output folder (default: denominator-out)")
+    record.add_argument("--out", metavar="DIR", help="with --mlflow, --judge: output folder (default: denominator-out)")
 
 
 def run(args: argparse.Namespace) -> int:
     """`denominator score`: prints the report, 0. Errors are raised for the command line to show."""
-    for option in ("experiment", "run_name", "out"):
+    asks = args.judge is not None or args.grader is not None
+    for option in ("experiment", "run_name", *([] if asks else ["out"])):
         if args.mlflow is None and getattr(args, option) is not None:
             raise ConfigError(f"--{option.replace('_', '-')} belongs to --mlflow")
-    report = score(args.golden, args.run, args.answers, ks=args.k, slices=args.slice, **options_of(args))
+    answers = answers_of(args, args.answers)
+    options = options_of(args) | {"slices": args.slice, "cache": kept_in(args)}
+    report = score(args.golden, args.run, answers, ks=args.k, **options)
     if args.per_question is not None:
         write_atomically(args.per_question, "".join(outcomes_to_lines(report.outcomes)))
     logged = _logged(report, args) if args.mlflow is not None else None

@@ -10,7 +10,7 @@ from functools import lru_cache
 from threading import Event
 from typing import Any, ClassVar, Literal
 
-from denominator.answerers import Written
+from denominator.answerers import Written, asked_judge, content_hash
 from denominator.cache import Cache
 from denominator.endpoints.client import CONTENT, Client, Endpoint, EndpointError
 from denominator.endpoints.kept import Kept
@@ -43,8 +43,21 @@ Question: {{ question }}
 
 Reply: {{ text }}"""
 
+GRADER_SYSTEM = """\
+You compare a reply to a question with reference answers. Decide whether the reply says what at least one reference
+says, in whatever words. Further details do no harm unless they contradict it; an evasion is not correct. Reply with one
+JSON object and nothing else: {"correct": true or false}."""
+
+GRADER_PROMPT = """\
+Question: {{ question }}
+
+{% for reference in references %}Reference: {{ reference }}
+{% endfor %}
+Reply: {{ text }}"""
+
 NAMES = ("question", "chunks", "context", "history", "lang")
 JUDGE_NAMES = ("question", "text", "lang")
+GRADER_NAMES = ("question", "text", "references", "lang")
 REFUSED_FORMAT = (*CONTENT, 404, 415, 501)
 
 
@@ -236,12 +249,49 @@ def _template(text: str, what: str, names: tuple[str, ...]) -> Callable[..., str
     return made.render
 
 
+class _Asks(ChatModel):
+    """A chat model that is asked a question with a yes or a no: one request for each item, kept by its content."""
+
+    __slots__ = ()
+    names: ClassVar[tuple[str, ...]] = ()
+    flag: ClassVar[str] = ""
+    fact: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        ChatModel.__post_init__(self)
+        for name in ("system", "prompt"):
+            _template(getattr(self, name), f"{self.what}: {name}", self.names)
+
+    def verdicts(self, cache: Cache, items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] | str]:
+        """For each item (values of the template's names) a reply with `flag`, or what went wrong."""
+        bodies = []
+        for item in items:
+            parts = [_template(getattr(self, n), f"{self.what}: {n}", self.names)(**item) for n in ("system", "prompt")]
+            bodies.append(self.body(parts[0], parts[1]))
+        return self.replies(cache, bodies, _schema(self.flag), self.flag)
+
+    def told(self, replies: Sequence[dict[str, Any] | str]) -> tuple[dict[str, float], tuple[str, ...]]:
+        """How many were asked, how many gave no verdict, what it cost; and the failures in words."""
+        failed = sum(isinstance(reply, str) for reply in replies)
+        unclear = sum(not isinstance(reply, str) and reply["flag"] is None for reply in replies)
+        facts = {
+            f"{self.fact}_asked": float(len(replies)),
+            f"{self.fact}_failed": float(failed),
+            f"{self.fact}_unclear": float(unclear),
+            **self.bill(replies, self.fact),
+        }
+        lost = [(failed, "failed"), (unclear, "were not answered by a verdict")]
+        said = [f"{n} {what}" for n, what in lost if n]
+        note = f"{self.what}: of {len(replies)} texts sent to {self.model} {' and '.join(said)}"
+        return facts, (note,) if said else ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge(ChatModel):
+class Judge(_Asks):
     """Asks a chat model whether a text declines to answer: the last rung of the decider ladder.
 
     Only texts that no other rung decides are sent. It is an instrument: have at least 50 of its verdicts checked by
-    hand (`denominator.abstention.agreement`) before you rely on it. Called on its own it fits
+    hand (`hand` of the answerers, `denominator score --hand`) before you rely on it. Called on its own it fits
     `denominator.abstention.Judge`.
     """
 
@@ -250,30 +300,21 @@ class Judge(ChatModel):
     max_tokens: int | None = 64
     code: ClassVar[int] = 1
     what: ClassVar[str] = "judge"
+    names: ClassVar[tuple[str, ...]] = JUDGE_NAMES
+    flag: ClassVar[str] = "declines"
+    fact: ClassVar[str] = "judge"
 
-    def __post_init__(self) -> None:
-        ChatModel.__post_init__(self)
-        for name in ("system", "prompt"):
-            _template(getattr(self, name), f"{self.what}: {name}", JUDGE_NAMES)
-
-    def verdicts(self, cache: Cache, items: Sequence[tuple[str, str, str]]) -> list[dict[str, Any] | str]:
-        """For each (question, text, language) a reply with `flag`, or what went wrong."""
-        bodies = []
-        for question, text, lang in items:
-            values = {"question": question, "text": text, "lang": lang}
-            parts = [
-                _template(getattr(self, n), f"{self.what}: {n}", JUDGE_NAMES)(**values) for n in ("system", "prompt")
-            ]
-            bodies.append(self.body(parts[0], parts[1]))
-        return self.replies(cache, bodies, _schema("declines"), "declines")
+    def beforehand(
+        self, cache: Cache, items: Sequence[tuple[str, str, str]]
+    ) -> tuple[_Verdicts, dict[str, float], tuple[str, ...]]:
+        """All texts (question, text, language) at once: a judge that knows them, figures and notes for the record."""
+        replies = self.verdicts(cache, [dict(zip(self.names, item, strict=True)) for item in items])
+        return _Verdicts(dict(zip(items, replies, strict=True))), *self.told(replies)
 
     def __call__(self, text: str, *, question: str | None, lang: str) -> bool | None:
         """Raises EndpointError when the server gives no answer."""
-        reply = self.verdicts(Cache(None), [(question or "", text, lang)])[0]
-        if isinstance(reply, str):
-            raise EndpointError(reply)
-        flag: bool | None = reply["flag"]
-        return flag
+        item = question or "", text, lang
+        return self.beforehand(Cache(None), [item])[0](text, question=question, lang=lang)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,13 +332,40 @@ class _Verdicts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grader(_Asks):
+    """Asks a chat model whether an answer says what a reference answer says: `correctness`, 1 or 0.
+
+    Answers to answerable questions that have a reference are sent, refusals are not. Like a judge it is an instrument
+    that is held against labels by hand (`correct` in the file of `hand`).
+    """
+
+    system: str = GRADER_SYSTEM
+    prompt: str = GRADER_PROMPT
+    max_tokens: int | None = 64
+    code: ClassVar[int] = 1
+    what: ClassVar[str] = "grader"
+    names: ClassVar[tuple[str, ...]] = GRADER_NAMES
+    flag: ClassVar[str] = "correct"
+    fact: ClassVar[str] = "grader"
+
+    def grades(
+        self, cache: Cache, items: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[dict[str, bool | None], dict[str, float], tuple[str, ...]]:
+        """Verdicts by question id (None: it gave none), figures and notes for the record."""
+        replies = self.verdicts(cache, list(items.values()))
+        found = {q: None if isinstance(r, str) else r["flag"] for q, r in zip(items, replies, strict=True)}
+        return found, *self.told(replies)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chat(ChatModel):
     """Answers every question from its best chunks, and says in a field of its own whether they hold the answer.
 
     Context: the first `k` chunks, the first `budget` tokens (regex-v1; the last chunk is cut as `budget_cut` says), or
     both; with neither, the plan's budget. `system` and `prompt` are Jinja templates in a sandbox over `question`,
     `chunks` (each with `number`, `id`, `title`, `text`), `context` (the texts, joined), `history` (of a dialogue: role,
-    text) and `lang`. `judge`: a `Judge` for replies that no other rung decides.
+    text) and `lang`. `judge`: a `Judge` for replies that no other rung decides; `grader`: a `Grader` of their
+    correctness; `hand`: a file of labels by hand that both are held against.
 
     A question that retrieval failed on is not asked; its answer is an error, and so is one that the server does not
     give. Errors are undecided, not refusals. Replies are kept per request.
@@ -308,8 +376,11 @@ class Chat(ChatModel):
     k: int | None = None
     budget: int | None = None
     judge: Judge | None = None
+    grader: Grader | None = None
+    hand: str | None = None
     code: ClassVar[int] = 1
     what: ClassVar[str] = "answerer chat"
+    not_in_key: ClassVar[tuple[str, ...]] = (*Endpoint.not_in_key, "hand")
 
     def __post_init__(self) -> None:
         ChatModel.__post_init__(self)
@@ -318,8 +389,16 @@ class Chat(ChatModel):
                 self._whole(name, 1)
         for name in ("system", "prompt"):
             _template(getattr(self, name), f"{self.what}: {name}", NAMES)
-        if self.judge is not None and not isinstance(self.judge, Judge):
-            raise ConfigError(f"{self.what}: judge must be a {__name__}.Judge, found {type(self.judge).__name__}")
+        for name, kind in (("judge", Judge), ("grader", Grader)):
+            given = getattr(self, name)
+            if given is not None and not isinstance(given, kind):
+                raise ConfigError(
+                    f"{self.what}: {name} must be a {__name__}.{kind.__name__}, found {type(given).__name__}"
+                )
+
+    def identity(self) -> str:
+        """The address, and the content of the labels by hand."""
+        return ChatModel.identity(self) + (f" {content_hash(self.hand, self.what)}" if self.hand else "")
 
     def generate(self, bench: Bench, ranked: Ranked, questions: Sequence[Question], plan: Plan) -> Written:
         answers: dict[str, Answer] = {}
@@ -341,11 +420,8 @@ class Chat(ChatModel):
         failed = sum(isinstance(reply, str) for reply in replies)
         facts = {**self.bill(replies, "answerer"), "answerer_failed": float(failed)}
         notes = (f"{failed} of {len(asked)} questions got no answer from {self.model}",) if failed else ()
-        judge = None
-        if self.judge is not None:
-            judge, more = self._judged(bench.cache, self.judge, asked, answers)
-            facts |= more
-        return Written(dict(sorted(answers.items())), judge, facts, notes)
+        judge, more, said = asked_judge(self.judge, bench.cache, asked, answers, plan.phrases)
+        return Written(dict(sorted(answers.items())), judge, facts | more, (*notes, *said))
 
     def context(self, table: ChunkTable, units: Sequence[int], plan: Plan) -> list[dict[str, Any]]:
         """The chunks that are sent, in order, the last one perhaps cut."""
@@ -383,19 +459,3 @@ class Chat(ChatModel):
             why = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{self.what}: the prompt cannot be filled for question {question.id!r}: {why}") from None
         return self.body(parts[0], parts[1])
-
-    def _judged(
-        self, cache: Cache, judge: Judge, asked: Sequence[Question], answers: Mapping[str, Answer]
-    ) -> tuple[_Verdicts, dict[str, float]]:
-        from denominator.abstention import decide
-
-        items: dict[tuple[str, str, str], None] = {}
-
-        def listed(text: str, *, question: str | None, lang: str) -> None:
-            items[question or "", text, lang] = None
-
-        for question in asked:
-            decide(answers[question.id], question.lang, listed, question=question.question)
-        replies = judge.verdicts(cache, list(items))
-        facts = {**judge.bill(replies, "judge"), "judge_asked": float(len(items))}
-        return _Verdicts(dict(zip(items, replies, strict=True))), facts

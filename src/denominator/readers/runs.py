@@ -2,11 +2,13 @@
 
 A run line: `{"question_id", "hits": [{"id", "score"?, "doc"?, "start"?, "end"?}], "depth"?, "exhausted"?}` or
 `{"question_id", "error"}`; `document_id` is another name of `doc`. An answer line: `{"question_id", "answer"?,
-"abstained"?, "answerable"?}` or with `error`.
+"abstained"?, "answerable"?, "lang"?}` or with `error`. A label by hand: `{"question_id", "abstained"?, "correct"?,
+"answer"?}`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +20,8 @@ from denominator.types import Answer, Hit, Result
 
 RUN_FIELDS = ("question_id", "hits", "error", "depth", "exhausted", "confidence", "no_confidence")
 HIT_FIELDS = ("id", "doc", "document_id", "score", "start", "end", "header_tokens", "tokens", "rank", "text")
-ANSWER_FIELDS = ("question_id", "answer", "abstained", "answerable", "error")
+ANSWER_FIELDS = ("question_id", "answer", "abstained", "answerable", "error", "lang")
+HAND_FIELDS = ("question_id", "abstained", "correct", "answer")
 MOST_TOKENS = 2**31 - 1
 _RUN_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "results": "hits"}
 _ANSWER_NAMES = {"id": "question_id", "query_id": "question_id", "qid": "question_id", "text": "answer"}
@@ -136,13 +139,41 @@ def read_answers(path: str | Path) -> dict[str, Answer]:
         row.known(ANSWER_FIELDS, _ANSWER_NAMES)
         question = row.identifier("question_id")
         seen.add(question, row, "question_id")
-        if not any(name in values for name in ANSWER_FIELDS[1:]):
+        if not any(name in values for name in ANSWER_FIELDS[1:5]):
             raise row.error("says nothing", expected="at least one of answer, abstained, answerable, error")
         answers[question] = Answer(
             text=row.text("answer"),
             flag=row.flag("abstained"),
             structured=row.flag("answerable"),
             error=row.text("error", empty=False),
+            lang=row.text("lang", empty=False),
         )
     seen.finish()
     return answers
+
+
+@dataclass(frozen=True, slots=True)
+class HandLabel:
+    """What a person said of an answer: whether it refuses, whether it is correct, and the text that was read."""
+
+    abstained: bool | None = None
+    correct: bool | None = None
+    answer: str | None = None
+
+
+def read_hand_labels(path: str | Path) -> dict[str, HandLabel]:
+    """Labels by hand by question. A line says at least one of abstained and correct."""
+    path = as_path(path)
+    labels: dict[str, HandLabel] = {}
+    seen = Seen("question", collect=True)
+    for line, values in json_rows(path):
+        row = Row(values, path, line)
+        row.known(HAND_FIELDS, _ANSWER_NAMES)
+        question = row.identifier("question_id")
+        seen.add(question, row, "question_id")
+        label = HandLabel(row.flag("abstained"), row.flag("correct"), row.text("answer"))
+        if label.abstained is None and label.correct is None:
+            raise row.error("says nothing", expected="at least one of abstained and correct, true or false")
+        labels[question] = label
+    seen.finish()
+    return labels
