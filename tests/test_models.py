@@ -246,77 +246,17 @@ class _Given:
 NOTHING = _Given()
 
 
-class _StandIn:
-    """The surface of sentence-transformers that is used, over the tiny table."""
-
-    def __init__(self, name, revision=None, device=None, truncate_dim=None, max_length=None):
-        self.given = (name, revision, device, truncate_dim, max_length)
-        self.max_seq_length = 8
-        self.dim = truncate_dim
-
-    def encode(self, texts, batch_size, convert_to_numpy, show_progress_bar):
-        assert convert_to_numpy
-        assert not show_progress_bar
-        return np.array([by_hand(t, most=self.max_seq_length, dimensions=self.dim) for t in texts])
-
-    def tokenizer(self, texts, truncation, padding):
-        assert not truncation
-        return {"input_ids": [[CLS, *token_ids(t), SEP] for t in texts]}
-
-    def predict(self, pairs, batch_size, convert_to_numpy, show_progress_bar):
-        return np.array([pair_by_hand(q, t) for q, t in pairs], np.float32)
-
-
-@pytest.fixture
-def stand_in(monkeypatch):
-    from importlib import metadata
-
-    from denominator.retrievers import libraries
-
-    module = types.SimpleNamespace(SentenceTransformer=_StandIn, CrossEncoder=_StandIn)
-    monkeypatch.setitem(sys.modules, "sentence_transformers", module)
-    real = metadata.version
-    monkeypatch.setattr(metadata, "version", lambda name: "0" if name == "sentence-transformers" else real(name))
-    libraries._sentences.cache_clear()
-    yield module
-    libraries._sentences.cache_clear()
-
-
-def test_sentence_transformers_are_asked_rightly(stand_in, tmp_path):
-    part = SentenceTransformer("some/model", max_tokens=6, dimensions=4, query_prefix="pump ")
-    cache = Cache(tmp_path)
-    bench = make_bench(CORPUS, QUESTIONS[:5], depth=40, cache=cache)
-    ranked, facts = bench.ranked(part)
-    index = bench.opened(part)
-    texts = [bench.table.indexed(i) for i in range(len(bench.table))]
-    expected = np.array([by_hand(t, most=6, dimensions=4) for t in texts])
-    assert np.abs(np.asarray(index.vectors) - expected).max() < 1e-6
-    lost = [max(0, len(t.split()) + 2 - 6) for t in texts]
-    assert facts["truncated_chunks"] == sum(n > 0 for n in lost) > 0
-    assert facts["truncated_chunks_tokens"] == sum(lost)
-    asked = by_hand("pump " + QUESTIONS[0], most=6, dimensions=4)
-    scores = [s for _, s in rankings(bench, ranked)[0]]
-    assert scores == pytest.approx(sorted(expected @ asked, reverse=True), abs=2e-6)
-    alone = bench.alone(QUESTIONS[0])
-    assert index.search(alone, alone.queries).scores.tobytes() == ranked.one(0).scores.tobytes()
-
-
-def test_sentence_cross_encoders_are_asked_rightly(stand_in):
-    bench = make_bench(CORPUS, QUESTIONS[:5], depth=9)
-    before, _ = bench.ranked(Static())
-    after = SentenceCrossEncoder("some/model", top=4).rerank(bench, before)
-    for question, pool, hits in zip(QUESTIONS, rankings(bench, before), rankings(bench, after), strict=False):
-        texts = {bench.table.units.docs[d]: bench.table.indexed(i) for i, d in enumerate(bench.table.units.doc)}
-        head = sorted((d for d, _ in pool[:4]), key=lambda d: (-pair_by_hand(question, texts[d]), d))
-        assert [d for d, _ in hits] == head + [d for d, _ in pool[4:]]
-    assert after.facts["reranker_pairs"] == 5 * 4
-
-
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
         (SentenceTransformer, {"model": " "}, "model must be a name or a folder, found ' '"),
         (SentenceTransformer, {"model": "x", "batch": 0}, "batch must be a whole number of at least 1, found 0"),
+        (
+            SentenceTransformer,
+            {"model": "x", "max_tokens": 0},
+            "max_tokens must be a whole number of at least 1, found 0",
+        ),
+        (SentenceTransformer, {"model": "x", "dimensions": 2.5}, "dimensions must be a whole number of at least 1"),
         (SentenceCrossEncoder, {"model": "x", "top": -1}, "top must be a whole number of at least 0, found -1"),
         (FastEmbed, {"folder": "nowhere/at/all"}, "there is no folder nowhere/at/all"),
     ],

@@ -21,7 +21,7 @@ from denominator.fingerprint import sha
 from denominator.retrievers.bench import Bench, FirstStage
 from denominator.retrievers.late import check_dimensions, exact_scale, pool_scores
 from denominator.retrievers.lexical import BM25
-from denominator.retrievers.libraries import check_model, library_identity
+from denominator.retrievers.libraries import check_model, checked_limit, each_alone, lengths, loading, torch_identity
 from denominator.retrievers.onnx import file_identity, load_session, load_tokenizer, model_files, run_session
 from denominator.retrievers.own import function_of
 from denominator.retrievers.static import DIMENSIONS, Static, static_model
@@ -252,8 +252,11 @@ class CrossEncoder:
 class SentenceCrossEncoder:
     """A cross-encoder of sentence-transformers, by name or folder (extra `sentence-transformers`).
 
-    `top`: only the first so many of the pool are read, the others keep their order below them; 0: all. `max_tokens`:
-    instead of the model's own limit. `device`: `cpu`, `cuda`, …; None: the library chooses.
+    Scores are the model's own numbers, before any function that squeezes them into [0, 1]: the order is the same, and
+    nothing is rounded into a tie. `top`: only the first so many of the pool are read, the others keep their order below
+    them; 0: all. `max_tokens`: instead of the model's own limit; longer pairs are cut, counted and reported. `device`:
+    `cpu`, `cuda`, …; None: the library chooses. On a CPU pairs go through the model one at a time; `batch`: pairs at
+    once on another device.
     """
 
     model: str
@@ -263,34 +266,54 @@ class SentenceCrossEncoder:
     confidence: bool = True
     device: str | None = "cpu"
     batch: int = 32
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
     not_in_key: ClassVar[tuple[str, ...]] = ("batch", "device")
     who: ClassVar[str] = "reranker sentence_transformers"
 
     def __post_init__(self) -> None:
-        check_model(self.who, self.model, self.batch)
+        check_model(self.who, self.model, batch=self.batch, max_tokens=self.max_tokens)
         _check_whole(self.who, top=(self.top, 0))
 
     def identity(self) -> list[str]:
-        return library_identity(self.who, "sentence-transformers", "sentence-transformers", self.model)
+        return torch_identity(self.who, self.model, self.device, self.batch)
 
     def rerank(self, bench: Bench, ranked: Ranked) -> Ranked:
+        model = bench.cache.once(
+            sha(["cross_encoder", describe(self), self.device]), lambda: _SentencePairs(self), lambda _: 0
+        )
+        return _read(bench, ranked, model.score, self)
+
+
+class _SentencePairs:
+    def __init__(self, part: SentenceCrossEncoder) -> None:
         try:
             import sentence_transformers
         except ImportError as error:
-            raise MissingExtraError(self.who, "sentence-transformers") from error
-        model: Any = bench.cache.once(
-            sha(["cross_encoder", describe(self), self.device]),
-            lambda: sentence_transformers.CrossEncoder(
-                self.model, revision=self.revision, max_length=self.max_tokens, device=self.device
-            ),
-            lambda _: 0,
-        )
+            raise MissingExtraError(part.who, "sentence-transformers") from error
+        with loading(part.who, part.model):
+            self.model: Any = sentence_transformers.CrossEncoder(
+                part.model, revision=part.revision, device=part.device
+            ).eval()
+        self.most = checked_limit(part.who, self.model, part.max_tokens)
+        self.batch = part.batch
+        self.who = part.who
 
-        def score(pairs: Sequence[tuple[str, str]]) -> tuple[Any, int]:
-            return model.predict(pairs, batch_size=self.batch, convert_to_numpy=True, show_progress_bar=False), 0
+    def score(self, pairs: Sequence[tuple[str, str]]) -> tuple[Any, int | None]:
+        """One number for each pair, and how many pairs were cut (None: the tokenizer does not say)."""
+        import torch
 
-        return _read(bench, ranked, score, self)
+        if self.model.num_labels != 1:
+            raise StageError(f"{self.who}: the model gives {self.model.num_labels} numbers for a pair, expected 1")
+        if self.model.device.type == "cpu":
+            scores = np.ravel(each_alone(self.model, pairs, "scores"))
+        else:
+            scores = self.model.predict(
+                list(pairs), batch_size=self.batch, activation_fn=torch.nn.Identity(), show_progress_bar=False
+            )
+        if self.most is None:
+            return scores, 0
+        found = lengths(self.model.tokenizer, [q for q, _ in pairs], [t for _, t in pairs])
+        return scores, None if found is None else int(np.count_nonzero(found > self.most))
 
 
 def _check_whole(who: str, **values: tuple[object, int]) -> None:
@@ -302,10 +325,10 @@ def _check_whole(who: str, **values: tuple[object, int]) -> None:
 def _read(
     bench: Bench,
     ranked: Ranked,
-    score: Function[[Sequence[tuple[str, str]]], tuple[Any, int]],
+    score: Function[[Sequence[tuple[str, str]]], tuple[Any, int | None]],
     part: CrossEncoder | SentenceCrossEncoder,
 ) -> Ranked:
-    """The pool by the scores of (question, chunk) pairs; `score` also says how many pairs were cut."""
+    """The pool by the scores of (question, chunk) pairs; `score` also says how many pairs were cut, if it knows."""
     row, place = ranked.row, np.arange(len(ranked.unit)) - ranked.offsets[ranked.row]
     read = np.flatnonzero(place < part.top) if part.top else np.arange(len(row))
     texts = {unit: bench.table.indexed(unit) for unit in np.unique(ranked.unit[read]).tolist()}
@@ -322,7 +345,9 @@ def _read(
         rest = np.setdiff1d(np.arange(len(row)), read)
         scores[rest] = low[row[rest]] - 1 - (place[rest] - part.top)
     done = resorted(ranked, scores, bench.order)
-    facts = {**ranked.facts, "reranker_pairs": float(len(pairs)), "reranker_truncated_pairs": float(cut)}
+    facts = {**ranked.facts, "reranker_pairs": float(len(pairs))}
+    if cut is not None:
+        facts["reranker_truncated_pairs"] = float(cut)
     return replace(done, confidence=None, has_confidence=part.confidence, facts=facts)
 
 

@@ -1,28 +1,37 @@
 """Embedders of other libraries: sentence-transformers and fastembed (extras of the same names).
 
 Neither library is imported before it is used, and neither is needed for anything else. A name that is no folder is
-looked for by the library itself, in its cache or on its hub. Last bits of vectors may depend on `batch` and on the
-library's own threads; vectors are kept on disk once they are made.
+looked for by the library itself, in its cache or on its hub. On a CPU every text goes through the model alone and
+single-threaded, as many at once as the cell may use: the same bits whatever stands beside it, and no slower than in
+batches. On another device last bits may depend on the batch, so device and batch are part of the key there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from denominator.cache import Entry, Payload, describe
-from denominator.errors import ConfigError, MissingExtraError
+from denominator.errors import ConfigError, MissingExtraError, StageError
 from denominator.retrievers.bench import Bench
 from denominator.retrievers.dense import DenseIndex, Vectors, unit_vectors
 from denominator.retrievers.table import Queries
+from denominator.retrievers.threads import threads
 from denominator.types import Ints
 
+T = TypeVar("T")
+R = TypeVar("R")
 Kind = Literal["query", "passage"]
 
 
@@ -32,11 +41,45 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Any, Ints | None]: ...
 
 
-def check_model(who: str, model: str, batch: int) -> None:
+def check_model(who: str, model: str, **numbers: int | None) -> None:
+    """`numbers` are None or at least 1."""
     if not isinstance(model, str) or not model.strip():
         raise ConfigError(f"{who}: model must be a name or a folder, found {model!r}")
-    if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-        raise ConfigError(f"{who}: batch must be a whole number of at least 1, found {batch!r}")
+    for name, value in numbers.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ConfigError(f"{who}: {name} must be a whole number of at least 1, found {value!r}")
+
+
+@contextlib.contextmanager
+def loading(who: str, model: str) -> Iterator[None]:
+    """What a library raises because it has no such model, as one line; its progress bars stay silent."""
+    quiet = [logging.getLogger(name) for name in ("transformers", "sentence_transformers", "fastembed")]
+    levels = [logger.level for logger in quiet]
+    bars: Any = sys.modules.get("transformers.utils.logging")
+    shown = bars is not None and bars.is_progress_bar_enabled()
+    for logger in quiet:
+        logger.setLevel(logging.ERROR)
+    if shown:
+        bars.disable_progress_bar()
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        known = "" if Path(model).is_dir() else "it is no folder here, and as a name: "
+        raise StageError(f"{who}: cannot load {model!r}: {known}{first}") from error
+    finally:
+        for logger, level in zip(quiet, levels, strict=True):
+            logger.setLevel(level)
+        if shown:
+            bars.enable_progress_bar()
+
+
+def in_threads(
+    work: Callable[[T], R], given: Iterable[T], begin: Callable[[], None] | None = None, *, workers: int = 0
+) -> list[R]:
+    """`work` of each, in their order, in so many threads (0: as many as the cell may use)."""
+    with ThreadPoolExecutor(workers or threads(), initializer=begin) as pool:
+        return list(pool.map(work, given))
 
 
 def library_identity(who: str, extra: str, library: str, model: str) -> list[str]:
@@ -118,7 +161,8 @@ class SentenceTransformer:
 
     `revision`: of a model from the hub; without it whatever is newest there. `max_tokens`: instead of the model's own
     limit; what is longer is cut, counted and reported. `dimensions`: only the first ones, for models that were trained
-    to be shortened. `device`: `cpu`, `cuda`, …; None: the library chooses.
+    to be shortened. Prompts that the model carries are not used: the prefixes are what is written here. `device`:
+    `cpu`, `cuda`, …; None: the library chooses. `batch`: texts at once on a device other than the CPU.
     """
 
     model: str
@@ -129,15 +173,15 @@ class SentenceTransformer:
     passage_prefix: str = ""
     device: str | None = "cpu"
     batch: int = 32
-    code: ClassVar[int] = 1
+    code: ClassVar[int] = 2
     not_in_key: ClassVar[tuple[str, ...]] = ("batch", "device")
+    who: ClassVar[str] = "embedder sentence_transformers"
 
     def __post_init__(self) -> None:
-        check_model("embedder sentence_transformers", self.model, self.batch)
+        check_model(self.who, self.model, batch=self.batch, max_tokens=self.max_tokens, dimensions=self.dimensions)
 
     def identity(self) -> list[str]:
-        who = "embedder sentence_transformers"
-        return library_identity(who, "sentence-transformers", "sentence-transformers", self.model)
+        return torch_identity(self.who, self.model, self.device, self.batch)
 
     def open(self, bench: Bench) -> DenseIndex:
         return opened(self, bench, lambda: _sentences(self))
@@ -145,6 +189,62 @@ class SentenceTransformer:
     def embed(self, bench: Bench, queries: Queries) -> Vectors:
         """Unit vectors of questions."""
         return embedded(self, bench, queries, lambda: _sentences(self))
+
+
+def torch_identity(who: str, model: str, device: str | None, batch: int) -> list[str]:
+    """What results of a model of sentence-transformers depend on beside its settings. Raises MissingExtraError."""
+    found = library_identity(who, "sentence-transformers", "sentence-transformers", model)
+    return found if device == "cpu" else [*found, f"{device}, batch {batch}"]
+
+
+def checked_limit(who: str, model: Any, max_tokens: int | None) -> int | None:
+    """Sets the number of tokens that a loaded model reads; what holds then (None: everything is read).
+
+    Raises ConfigError where the model has no such limit, or no positions for so many.
+    """
+    own = model.max_seq_length
+    bounded = own is not None and math.isfinite(own)
+    if max_tokens is None:
+        return int(own) if bounded else None
+    if not bounded:
+        raise ConfigError(f"{who}: max_tokens must be null, the model reads texts of any length")
+    places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if places is not None and max_tokens > places:
+        raise ConfigError(f"{who}: max_tokens is {max_tokens}, the model has {places} places")
+    model.max_seq_length = max_tokens
+    return max_tokens
+
+
+def lengths(tokenizer: Any, *texts: list[str]) -> Ints | None:
+    """Tokens of each text (or pair) uncut; None where the tokenizer is of another kind."""
+    if not callable(tokenizer):
+        return None
+    rows = tokenizer(*texts, truncation=False, padding=False, verbose=False)["input_ids"]
+    return np.array([len(row) for row in rows], np.int64)
+
+
+def each_alone(model: Any, inputs: Sequence[Any], output: str) -> list[Any]:
+    """What a model on the CPU says of each input by itself, in the order of the inputs."""
+    import torch
+
+    def run(features: Any) -> Any:
+        with torch.inference_mode():
+            return model(features)[output][0].float().numpy()
+
+    before = torch.get_num_threads()
+
+    def alone() -> None:
+        torch.set_num_threads(1)
+
+    found = []
+    try:
+        for a in range(0, len(inputs), 256):
+            # Tokenizers change their settings while they work and cannot be shared by threads.
+            given = [model.preprocess([one]) for one in inputs[a : a + 256]]
+            found += in_threads(run, given, alone)
+    finally:
+        torch.set_num_threads(before)
+    return found
 
 
 @lru_cache(maxsize=2)
@@ -157,21 +257,30 @@ class _Sentences:
         try:
             import sentence_transformers
         except ImportError as error:
-            raise MissingExtraError("embedder sentence_transformers", "sentence-transformers") from error
+            raise MissingExtraError(part.who, "sentence-transformers") from error
+        with loading(part.who, part.model):
+            self.model: Any = sentence_transformers.SentenceTransformer(
+                part.model, revision=part.revision, device=part.device
+            ).eval()
         self.batch = part.batch
-        self.model: Any = sentence_transformers.SentenceTransformer(
-            part.model, revision=part.revision, device=part.device, truncate_dim=part.dimensions
-        )
-        if part.max_tokens is not None:
-            self.model.max_seq_length = part.max_tokens
+        self.most = checked_limit(part.who, self.model, part.max_tokens)
+        self.dimensions = part.dimensions
+        self.who = part.who
 
     def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Any, Ints | None]:  # noqa: ARG002
-        vectors = self.model.encode(list(texts), batch_size=self.batch, convert_to_numpy=True, show_progress_bar=False)
-        most = self.model.max_seq_length
-        if most is None:
+        if self.model.device.type == "cpu":
+            vectors = np.array(each_alone(self.model, texts, "sentence_embedding"))
+        else:
+            # An empty prompt keeps the model from adding its own.
+            vectors = self.model.encode(list(texts), batch_size=self.batch, prompt="", show_progress_bar=False)
+        if self.dimensions is not None:
+            if self.dimensions > vectors.shape[1]:
+                raise ConfigError(f"{self.who}: dimensions is {self.dimensions}, the model has {vectors.shape[1]}")
+            vectors = vectors[:, : self.dimensions]
+        if self.most is None:
             return vectors, np.zeros(len(texts), np.int64)
-        ids = self.model.tokenizer(list(texts), truncation=False, padding=False)["input_ids"]
-        return vectors, np.array([max(0, len(row) - most) for row in ids], np.int64)
+        found = lengths(self.model.tokenizer, list(texts))
+        return vectors, None if found is None else np.maximum(found - self.most, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,25 +288,25 @@ class FastEmbed:
     """A model of fastembed, by name, compared by cosine (extra `fastembed`).
 
     `folder`: where the model's files lie, for use without a network; the name still says what model it is. Texts over
-    the model's limit are cut, counted and reported.
+    the model's limit are cut, counted and reported. `threads`: texts at once, 0: all cores; no result depends on it.
     """
 
     model: str = "BAAI/bge-small-en-v1.5"
     folder: str | None = None
     query_prefix: str = ""
     passage_prefix: str = ""
-    batch: int = 64
     threads: int = 0
-    code: ClassVar[int] = 1
-    not_in_key: ClassVar[tuple[str, ...]] = ("batch", "threads", "folder")
+    code: ClassVar[int] = 2
+    not_in_key: ClassVar[tuple[str, ...]] = ("threads", "folder")
+    who: ClassVar[str] = "embedder fastembed"
 
     def __post_init__(self) -> None:
-        check_model("embedder fastembed", self.model, self.batch)
+        check_model(self.who, self.model)
         if self.folder is not None and not Path(self.folder).is_dir():
             raise ConfigError(f"embedder fastembed: there is no folder {self.folder}")
 
     def identity(self) -> list[str]:
-        return library_identity("embedder fastembed", "fastembed", "fastembed", self.folder or self.model)
+        return library_identity(self.who, "fastembed", "fastembed", self.folder or self.model)
 
     def open(self, bench: Bench) -> DenseIndex:
         return opened(self, bench, lambda: _fast(self))
@@ -217,16 +326,15 @@ class _Fast:
         try:
             import fastembed
         except ImportError as error:
-            raise MissingExtraError("embedder fastembed", "fastembed") from error
-        from denominator.retrievers.threads import threads
-
+            raise MissingExtraError(part.who, "fastembed") from error
         local = {} if part.folder is None else {"specific_model_path": part.folder, "local_files_only": True}
-        self.batch = part.batch
-        self.model: Any = fastembed.TextEmbedding(part.model, threads=part.threads or threads(), **local)
+        with loading(part.who, part.folder or part.model):
+            self.model: Any = fastembed.TextEmbedding(part.model, threads=1, **local)
+        self.workers = part.threads
 
     def encode(self, texts: Sequence[str], kind: Kind) -> tuple[Any, Ints | None]:
         embed = self.model.query_embed if kind == "query" else self.model.passage_embed
-        vectors = np.array(list(embed(list(texts), batch_size=self.batch)))
+        vectors = np.array(in_threads(lambda text: next(iter(embed([text]))), texts, workers=self.workers))
         tokenizer = getattr(getattr(self.model, "model", None), "tokenizer", None)
         if tokenizer is None:
             return vectors, None
