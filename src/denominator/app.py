@@ -34,6 +34,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.version import setbase
@@ -1037,7 +1038,7 @@ def _launch(app: Application, mode: Mode, master: DictConfig) -> None:
         import optuna
 
         optuna.logging.set_verbosity(logging.WARNING)
-    with _shared_cores(master.hydra.launcher), _spread(master.hydra.launcher):
+    with _shared_cores(master.hydra.launcher), _spread(master.hydra):
         app.hydra.multirun(app.config_name, job, app.overrides, with_log_configuration=False)
 
 
@@ -1059,22 +1060,24 @@ def apart(lists: Sequence[list[str]]) -> list[list[str]]:
 
 
 @contextlib.contextmanager
-def _spread(launcher: DictConfig) -> Iterator[None]:
+def _spread(hydra: DictConfig) -> Iterator[None]:
     """Hydra's own sweeper hands the cells to workers in the order of `apart`. One process keeps the grid's order."""
-    if threads_of(_plain(launcher), os.cpu_count() or 1) is None:
+    # Plug-ins are loaded once more by Hydra itself, so the class that it uses is not the one that is imported here.
+    sweeper: Any = Plugins.instance().class_name_to_class.get(hydra.sweeper._target_)
+    split = getattr(sweeper, "split_arguments", None)
+    if split is None or threads_of(_plain(hydra.launcher), os.cpu_count() or 1) is None:
         yield
         return
-    split = BasicSweeper.split_arguments
 
     def spread(overrides: list[Override], most: int | None) -> list[list[list[str]]]:
         (grid,) = split(overrides, None)
         return list(BasicSweeper.split_overrides_to_chunks(apart(grid), most))
 
-    BasicSweeper.split_arguments = staticmethod(spread)  # type: ignore[method-assign,assignment]
+    sweeper.split_arguments = staticmethod(spread)
     try:
         yield
     finally:
-        BasicSweeper.split_arguments = staticmethod(split)  # type: ignore[method-assign]
+        sweeper.split_arguments = staticmethod(split)
 
 
 def threads_of(launcher: Mapping[str, Any], cores: int) -> int | None:
