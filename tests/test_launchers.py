@@ -74,6 +74,25 @@ def test_every_launcher_gives_the_same_bytes(name: str, serial: tuple[Path, dict
 
 
 @pytest.mark.slow
+def test_a_launcher_begins_with_every_first_stage(serial: tuple[Path, dict[str, bytes]], tmp_path: Path) -> None:
+    """With one worker the order is certain: cells 0 and 1 share a first stage, so 1 waits for its turn."""
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    folder, _ = serial
+    grid = ("chunker=whole", "embedder=bm25,static", "reranker=none,mix")
+    job = start(folder, "sweep", *grid, f"out={tmp_path}", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1")
+    out, err = job.communicate(timeout=240)
+    assert job.returncode == 0, (out, err)
+    (log,) = tmp_path.glob("hydra/*/events.jsonl")
+    events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [(e["job"], e["name"]) for e in events if e["what"] == "started"] == [
+        (0, "whole · bm25 · none"),
+        (2, "whole · static · none"),
+        (1, "whole · bm25 · mix"),
+        (3, "whole · static · mix"),
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_workers_share_the_cores(name: str, serial: tuple[Path, dict[str, bytes]], tmp_path: Path) -> None:
     """A part looks at the thread pools of its worker: with as many workers as cores each has one thread."""
