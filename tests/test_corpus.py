@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from denominator import corpus, tokens
+from denominator import corpus, duplicates, tokens
 from denominator.cache import Cache
 from denominator.chunkers import Sentences, WholeDocument
 from denominator.corpus import Documents
 from denominator.embedders import BM25
 from denominator.errors import ConfigError, MeasurementError
 from denominator.fingerprint import corpus_hash, ordered_corpus_hash
+from denominator.health import examine
 from denominator.pipeline import Cell, Latency, run_cell
 from denominator.readers import native
 from denominator.rerankers import NoRerank
@@ -217,3 +218,30 @@ def test_tokens_of_chunks_do_not_depend_on_how_many_documents_are_counted_at_onc
     finally:
         table.CHARACTERS = before
     assert found.tokens.tolist() == [tokens.count(c.text) for chunks in chunked for c in chunks]
+
+
+def test_the_doctor_says_the_same_of_either_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _folder(tmp_path)
+    with (folder / "corpus.jsonl").open("a", encoding="utf-8") as out:
+        hours = "The shop opens at nine and closes at six on every day but Sunday, when nobody is there. " * 3
+        near = [hours, hours + "Indeed."]
+        for i, text in enumerate(("twice twice", "twice twice", " ", "cafe\u0301 \ufffd", "w " * 9000, *near)):
+            out.write(json.dumps({"id": f"x{i}", "text": text}) + "\n")
+    small = examine(native.Native(folder=str(folder)).load())
+    monkeypatch.setattr(corpus, "BOUND", 1000)
+    monkeypatch.setattr(duplicates, "MOST_WINDOWS", 12_000)  # nor are the texts held while they are compared
+    data = native.Native(folder=str(folder)).load()
+    assert isinstance(data.documents, Documents)
+    large = examine(data)
+    assert {"equal_documents", "near_documents", "empty_documents", "oversized_documents", "mixed_normalisation"} <= {
+        f.code for f in small.findings
+    }
+    assert large == small
+
+
+def test_texts_by_position() -> None:
+    found = Documents.of(DOCUMENTS)
+    for documents in (DOCUMENTS, found):
+        column = corpus.Column(documents, [3, 0])
+        assert list(column) == [DOCUMENTS[3].text, DOCUMENTS[0].text]
+        assert list(corpus.Column(documents)[1:3]) == [d.text for d in DOCUMENTS[1:3]]

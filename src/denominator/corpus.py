@@ -243,6 +243,27 @@ class Texts(Mapping[str, str]):
         return len(self._documents)
 
 
+class Column(Sequence[str]):
+    """The texts by position, of all documents or of some rows; each is read when it is asked for."""
+
+    __slots__ = ("_documents", "_rows")
+
+    def __init__(self, documents: Sequence[Document], rows: Sequence[int] | None = None) -> None:
+        self._documents, self._rows = documents, range(len(documents)) if rows is None else rows
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> Column: ...
+    def __getitem__(self, i: int | slice) -> str | Column:
+        if isinstance(i, slice):
+            return Column(self._documents, self._rows[i])
+        return self._documents[self._rows[i]].text
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
 def in_order(documents: Sequence[Document]) -> Sequence[Document]:
     """Sorted by id."""
     return documents.by_id() if isinstance(documents, Documents) else tuple(sorted(documents, key=lambda d: d.id))

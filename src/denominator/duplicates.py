@@ -9,6 +9,7 @@ No pair at or above t is missed and none below it is reported, as long as two wi
 
 from __future__ import annotations
 
+import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -81,10 +82,11 @@ def equal_texts(texts: Iterable[str]) -> list[tuple[int, ...]]:
     >>> equal_texts(["a", "b", "a", "", ""])
     [(0, 2)]
     """
-    found: dict[str, list[int]] = {}
+    found: dict[bytes, list[int]] = {}
     for i, text in enumerate(texts):
         if text and not text.isspace():
-            found.setdefault(text, []).append(i)
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()  # the texts themselves may be many
+            found.setdefault(digest, []).append(i)
     return [tuple(group) for group in found.values() if len(group) > 1]
 
 
@@ -92,31 +94,44 @@ def near_texts(texts: Sequence[str], *, least: float, width: int) -> list[Alike]
     """Groups of texts that are near: joined by pairs whose similarity is at least `least`.
 
     Texts without a letter or digit are near to nothing. Time grows with the length of all texts and with the number of
-    pairs that share a rare window; memory with the length of all texts, up to `MOST_WINDOWS`.
+    pairs that share a rare window; memory with the length of all texts, up to `MOST_WINDOWS`. `texts` is read by
+    position, more than once.
 
     >>> [a.members for a in near_texts(["one two three", "One, two, three!", "four five six"], least=0.8, width=4)]
     [(0, 1)]
     """
     if not 0 < least <= 1:
         raise ValueError(f"least is a similarity above 0 and at most 1, found {least!r}")
-    made = [plain(text) for text in texts]
-    every = 1 + sum(map(len, made)) // MOST_WINDOWS
+    made: list[str] | None = []
+    total = 0
+    for text in texts:
+        one = plain(text)
+        total += len(one)
+        if made is not None:
+            made.append(one)
+        if total > MOST_WINDOWS:  # too many to be held: made again where they are needed
+            made = None
+    every = 1 + total // MOST_WINDOWS
+
+    def hashes(i: int) -> npt.NDArray[np.uint64]:
+        return windows(plain(texts[i]) if made is None else made[i], width)
+
     wanted = least if every == 1 else max(0.3, least - 0.2)  # a share estimates: look wider, then compare in full
-    sets = [_share(windows(text, width), every) for text in made]
-    parent = list(range(len(made)))
+    sets = [_share(hashes(i), every) for i in range(len(texts))]
+    parent = list(range(len(texts)))
     least_of: dict[int, float] = {}
     for i, j in _candidates(sets, wanted):
         a, b = _root(parent, i), _root(parent, j)
         if a == b:
             continue
-        full = (sets[i], sets[j]) if every == 1 else (windows(made[i], width), windows(made[j], width))
+        full = (sets[i], sets[j]) if every == 1 else (hashes(i), hashes(j))
         similarity = jaccard(*full)
         if similarity + _SLACK >= least:
             first, second = min(a, b), max(a, b)
             parent[second] = first
             least_of[first] = min(similarity, least_of.pop(first, 1.0), least_of.pop(second, 1.0))
     groups: dict[int, list[int]] = {}
-    for i in range(len(made)):
+    for i in range(len(texts)):
         groups.setdefault(_root(parent, i), []).append(i)
     return [Alike(tuple(g), least_of[root]) for root, g in groups.items() if len(g) > 1]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from denominator import duplicates, tokens
+from denominator.corpus import Column, names_of, texts_of
 from denominator.eligibility import document_groups, groups_of, lost_evidence, span_groups, state_of
 from denominator.errors import ConfigError, InputError, MeasurementError
 from denominator.evaluation import MOST_SLICE_VALUES, tag_values
-from denominator.types import STATES, Dataset, Document, Group, Plan, Question, State
+from denominator.types import STATES, Dataset, Document, Group, Ints, Plan, Question, State
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -79,7 +81,7 @@ class Sizes:
     most: int
 
     @classmethod
-    def of(cls, what: str, unit: str, values: Sequence[int]) -> Sizes:
+    def of(cls, what: str, unit: str, values: Sequence[int] | Ints) -> Sizes:
         array = np.asarray(values, np.int64)
         p95 = int(np.percentile(array, 95, method="lower"))
         return cls(what, unit, array.size, int(array.min()), float(np.median(array)), p95, int(array.max()))
@@ -161,6 +163,9 @@ class _Facts:
     broken: Mapping[str, tuple[str, ...]]
     groups: Mapping[str, tuple[Group, ...]]
     has_corpus: bool
+    lengths: Ints
+    tokens: Ints  # of each document, as the length
+    empty: tuple[str, ...]
 
     def within(self, *states: State) -> list[Question]:
         return [q for q in self.data.questions if self.states.get(q.id) in states]
@@ -172,7 +177,7 @@ class _Facts:
 
 def _facts(data: Dataset, lenient: bool, slices: Sequence[str]) -> _Facts:
     has_corpus = data.corpus_hash is not None
-    texts = {d.id: d.text for d in data.documents}
+    texts = texts_of(data.documents)
     states: dict[str, State] = {}
     groups: dict[str, tuple[Group, ...]] = {}
     broken: dict[str, list[str]] = {}
@@ -187,9 +192,16 @@ def _facts(data: Dataset, lenient: bool, slices: Sequence[str]) -> _Facts:
             states[question.id] = state_of(question, texts.keys() if has_corpus else None, evaluate=data.evaluate)
         except MeasurementError as error:
             broken.setdefault(error.code, []).append(question.id)
+    lengths, counts = np.zeros((2, len(data.documents)), np.int64)
+    empty: list[str] = []
+    for i, document in enumerate(data.documents):
+        lengths[i], counts[i] = len(document.text), tokens.count(document.text)
+        if not document.text.strip():
+            empty.append(document.id)
     return _Facts(
-        data, lenient, tuple(slices), texts, states, {k: tuple(v) for k, v in broken.items()}, groups, has_corpus
-    )
+        data, lenient, tuple(slices), texts, states, {k: tuple(v) for k, v in broken.items()}, groups, has_corpus,
+        lengths, counts, tuple(empty),
+    )  # fmt: skip
 
 
 def some(ids: Sequence[str], shown: int = SHOWN) -> str:
@@ -380,9 +392,6 @@ def mojibake(text: str) -> str | None:
 
 
 def _encodings(facts: _Facts) -> Iterator[Finding]:
-    texts: list[tuple[str, str]] = [(d.id, f"{d.title or ''}\n{d.text}") for d in facts.data.documents]
-    n_documents = len(texts)
-    texts += [(q.id, q.question) for q in facts.data.questions if q.question]
     checks: tuple[tuple[str, Severity, str, Callable[[str], object], str], ...] = (
         ("replacement_characters", "warning", "texts with the replacement character U+FFFD: letters were lost",
          lambda t: "\ufffd" in t, "read the source again in its own encoding"),
@@ -396,30 +405,40 @@ def _encodings(facts: _Facts) -> Iterator[Finding]:
          lambda t: not unicodedata.is_normalized("NFC", t),
          "é as one or as two characters are different words to BM25: use one form in questions and documents"),
     )  # fmt: skip
-    for code, severity, message, wrong, advice in checks:
-        at = [i for i, (_, text) in enumerate(texts) if not text.isascii() or code == "control_characters"
-              if wrong(text)]  # fmt: skip
-        asked = sum(i >= n_documents for i in at)
-        where = f" (documents: {len(at) - asked}, questions: {asked})" if asked else ""
-        yield from _finding(code, severity, message + where, [texts[i][0] for i in at], advice, of=len(texts))
+    found: dict[str, list[str]] = {code: [] for code, *_ in checks}
+    asked: Counter[str] = Counter()
+    questions = [(q.id, q.question) for q in facts.data.questions if q.question]
+    documents = ((d.id, f"{d.title or ''}\n{d.text}") for d in facts.data.documents)
+    for is_asked, texts in ((False, documents), (True, questions)):
+        for name, text in texts:
+            plain = text.isascii()
+            for code, _, _, wrong, _ in checks:
+                if (not plain or code == "control_characters") and wrong(text):
+                    found[code].append(name)
+                    asked[code] += is_asked
+    n = len(facts.data.documents) + len(questions)
+    for code, severity, message, _, advice in checks:
+        at, some = found[code], asked[code]
+        where = f" (documents: {len(at) - some}, questions: {some})" if some else ""
+        yield from _finding(code, severity, message + where, at, advice, of=n)
 
 
 def _documents(facts: _Facts) -> Iterator[Finding]:
     documents = facts.data.documents
-    empty = _ids(d for d in documents if not d.text.strip())
+    empty = facts.empty
     gold = {e.doc for groups in facts.groups.values() for g in groups for e in g}
     named = sum(i in gold for i in empty)
     yield from _finding(
         "empty_documents", "warning", f"documents without text ({named} of them are gold)", empty,
         "fill them or take them away", of=len(documents),
     )  # fmt: skip
-    counts = {d.id: tokens.count(d.text) for d in documents}
+    names = names_of(documents)
     for limit, who in EMBEDDER_LIMITS.items():
         yield from _finding(
             "oversized_documents",
             "note",
             f"documents of more than {limit:,} tokens, {who}",
-            [i for i, c in counts.items() if c > limit],
+            [names[i] for i in np.flatnonzero(facts.tokens > limit).tolist()],
             "retrieve chunks (any chunker but none and whole), or the rest of such a text is never seen",
             of=len(documents),
         )
@@ -428,11 +447,10 @@ def _documents(facts: _Facts) -> Iterator[Finding]:
 
 def _twins(facts: _Facts) -> Iterator[Finding]:
     documents = facts.data.documents
-    texts = [d.text for d in documents]
-    equal = duplicates.equal_texts(texts)
+    equal = duplicates.equal_texts(d.text for d in documents)
     copies = {i for group in equal for i in group[1:]}
-    single = [i for i in range(len(texts)) if i not in copies]
-    near = duplicates.near_texts([texts[i] for i in single], least=NEAR_DOCUMENTS, width=DOCUMENT_WINDOW)
+    single = [i for i in range(len(documents)) if i not in copies]
+    near = duplicates.near_texts(Column(documents, single), least=NEAR_DOCUMENTS, width=DOCUMENT_WINDOW)
     alike = [tuple(single[i] for i in a.members) for a in near]
     for code, groups, what in (
         ("equal_documents", equal, "groups of documents with equal text under different ids"),
@@ -692,8 +710,8 @@ def _place(error: InputError) -> str:
 
 def _sizes(facts: _Facts, shares: Mapping[str, float]) -> Iterator[Sizes]:
     if facts.data.documents:
-        yield Sizes.of("documents", "tokens", [tokens.count(d.text) for d in facts.data.documents])
-        yield Sizes.of("documents", "characters", [len(d.text) for d in facts.data.documents])
+        yield Sizes.of("documents", "tokens", facts.tokens)
+        yield Sizes.of("documents", "characters", facts.lengths)
     asked = [tokens.count(q.question) for q in facts.data.questions if q.question]
     if asked:
         yield Sizes.of("questions", "tokens", asked)

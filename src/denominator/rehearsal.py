@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from denominator.cache import Cache, EntryInfo
+from denominator.corpus import characters
 from denominator.pipeline import Cell, StageKey, stage_keys
 from denominator.rerankers import NoRerank
 from denominator.types import Dataset
@@ -141,7 +142,7 @@ class _Sizes:
 
     @staticmethod
     def _guessed(chunker: Any, data: Dataset) -> tuple[int, float]:
-        words = sum(len(d.text) for d in data.documents) / CHARACTERS_A_WORD
+        words = characters(data.documents) / CHARACTERS_A_WORD
         size, overlap = getattr(chunker, "size", None), getattr(chunker, "overlap", 0)
         if not isinstance(size, int) or not isinstance(overlap, int):
             return len(data.documents), words
@@ -161,7 +162,7 @@ def estimate(key: StageKey, data: Dataset, chunks: int, entries: Sequence[EntryI
     if rate is None:
         return Estimate(None, "unknown")
     if key.stage == "chunks":
-        return Estimate(rate * sum(len(d.text) for d in data.documents) / 1000, "rate")
+        return Estimate(rate * characters(data.documents) / 1000, "rate")
     return Estimate(rate * size, "rate")
 
 

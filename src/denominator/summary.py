@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from denominator.corpus import texts_of
 from denominator.errors import StoreError
 from denominator.masking import mask
 from denominator.progress import figure_text
@@ -355,8 +357,8 @@ def _show_unrecorded(result: Outcome, out: Console) -> None:
     waiting = sum(e["what"] == "waiting" for e in ended)
     out.print(f"The record is away: {result.away}", soft_wrap=True)
     if waiting:
-        where = result.out / "pending"
-        out.print(f"{waiting} of {len(ended)} cells wait in {where}; their outcomes are safe.", soft_wrap=True)
+        folder = result.out / "pending"
+        out.print(f"{waiting} of {len(ended)} cells wait in {folder}; their outcomes are safe.", soft_wrap=True)
         said = "records them once and computes nothing again"
     else:
         said = "completes the sweep's own run and computes nothing again"
@@ -474,7 +476,8 @@ def write_report(result: Outcome) -> Path | str | None:
     if result.sweep_run is None and file.is_file():
         return file  # nothing changed since it was written
     bad = [Failure(f["name"], f["reason"], f["overrides"]) for f in failures(result)]
-    texts = {d.id: d.text for data in result.data.values() for d in data.documents}
+    several = [texts_of(data.documents) for data in reversed(result.data.values())]  # the last of one id counts
+    texts: Mapping[str, str] = ChainMap(*several)  # type: ignore[arg-type]  # nobody writes to it
     try:
         return make_report(
             result.store,
