@@ -246,7 +246,7 @@ def held_against(
         for name in ("decider", *RUNGS, "grader")
         if name in pairs
     }
-    notes = [f"{len(stale)} labels by hand were given to another text and are left out: {listing(stale, 5)}"]
+    notes = [f"labels by hand left out, given to another text: {len(stale)} of {len(labels)} ({listing(stale, 5)})"]
     return found, tuple(notes) if stale else ()
 
 
