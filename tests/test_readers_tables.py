@@ -12,7 +12,7 @@ import pytest
 from denominator.app import check_data
 from denominator.errors import ConfigError, InputError
 from denominator.readers.native import load
-from denominator.readers.tables import STARTER, Table
+from denominator.readers.tables import STARTER, Table, read_rows
 from denominator.types import Plan
 from tests.conftest import shared_path
 
@@ -282,3 +282,19 @@ def test_a_cluster_that_no_question_has_is_refused_before_any_work(tmp_path: Pat
     check_data(made, Plan(eligibility="lenient", evaluate="abstention"))
     with pytest.raises(ConfigError, match=r"cluster=talk would do nothing; .*cluster: \$\{cluster\}"):
         check_data(made, Plan(eligibility="lenient", evaluate="abstention", cluster="talk"))
+
+
+def test_parquet_is_read_in_batches_and_says_where_it_breaks(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    table = pa.table({"id": [str(i) for i in range(5000)], "text": [f"text {i} " * 9 for i in range(5000)]})
+    parquet.write_table(table, path, row_group_size=1000)
+    rows = list(read_rows(path))
+    assert [row.values["id"] for row in rows] == [str(i) for i in range(5000)]
+    assert [row.nth for row in rows] == list(range(1, 5001))
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2 : len(raw) // 2 + 300] = b"\xff" * 300
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match=r"is damaged after row [1-4]\d{3}; found "):
+        list(read_rows(path))

@@ -171,13 +171,17 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
             "Parquet needs the package pyarrow", path=path, fix="pip install pyarrow, or export the table as CSV"
         ) from None
     open_bytes(path).close()  # the same errors for a missing file as everywhere
+    number = 0
     try:
-        table = parquet.read_table(path)
-        rows = table.to_pylist()
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1024):
+                for item in batch.to_pylist():
+                    number += 1
+                    yield Row(item, path, None, nth=number)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError("is no Parquet file", path=path, found=str(error)[:200]) from None
-    for i, item in enumerate(rows, 1):
-        yield Row(item, path, None, nth=i)
+        raise InputError(
+            "is no Parquet file" if not number else f"is damaged after row {number}", path=path, found=str(error)[:200]
+        ) from None
 
 
 def read_rows(path: str | Path, *, format: Format = "auto", rows: str = "") -> Iterator[Row]:  # noqa: A002
