@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import types
 
@@ -13,7 +14,7 @@ from denominator.embedders import BM25, FastEmbed, Onnx, SentenceTransformer, St
 from denominator.errors import ConfigError, MissingExtraError, StageError
 from denominator.pipeline import run_cell
 from denominator.rerankers import Chain, CrossEncoder, NoRerank, SentenceCrossEncoder
-from tests.test_pipeline import cell, data_of, lines
+from tests.test_pipeline import cell, lines
 from tests.test_retrievers import CORPUS, QUESTIONS, make_bench, rankings
 from tests.tiny_models import TABLE, VOCABULARY, WEIGHTS, token_ids, write_cross_encoder, write_embedder
 
@@ -276,12 +277,14 @@ def test_a_folders_hash_follows_its_files(tmp_path):
     assert a == b != c
 
 
-def test_fastembed_from_a_folder(runtime, tmp_path):
-    """Its own loading code over a tiny model; nothing is fetched."""
-    fastembed = pytest.importorskip("fastembed", reason="needs the extra fastembed")
+@pytest.fixture(scope="module")
+def fast_folder(tmp_path_factory):
+    """A tiny model that reads 8 tokens, as a folder that fastembed knows under the name tiny/model."""
+    pytest.importorskip("onnx", reason="tiny models are written with onnx")
+    fastembed = pytest.importorskip("fastembed", reason="needs the extra fastembed (make extras)")
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    folder = write_embedder(tmp_path)
+    folder = write_embedder(tmp_path_factory.mktemp("fast"))
     (folder / "config.json").write_text('{"pad_token_id": 0}')
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 8, "pad_token": "[PAD]"}')
     (folder / "special_tokens_map.json").write_text('{"pad_token": "[PAD]"}')
@@ -293,9 +296,14 @@ def test_fastembed_from_a_folder(runtime, tmp_path):
         dim=6,
         model_file="model.onnx",
     )
+    return str(folder)
+
+
+def test_fastembed_from_a_folder(fast_folder):
+    """Its own loading code over a tiny model; nothing is fetched."""
     bench = make_bench(CORPUS, QUESTIONS[:5], depth=40)
-    index = bench.opened(FastEmbed("tiny/model", folder=str(folder)))
-    texts = [bench.table.indexed(i) for i in range(len(bench.table))]
+    index = bench.opened(FastEmbed("tiny/model", folder=fast_folder, passage_prefix="late "))
+    texts = ["late " + bench.table.indexed(i) for i in range(len(bench.table))]
     expected = np.array([by_hand(t, most=8) for t in texts])
     assert np.abs(np.asarray(index.vectors) - expected).max() < 1e-5
     lost = [max(0, len(t.split()) + 2 - 8) for t in texts]
@@ -303,6 +311,30 @@ def test_fastembed_from_a_folder(runtime, tmp_path):
     assert index.facts["truncated_chunks_tokens"] == sum(lost)
 
 
-def test_cells_over_other_data_run_with_a_folder(runtime, tmp_path):
-    result = run_cell(cell(data_of(), embedder=Onnx(folder=str(write_embedder(tmp_path)))), Cache(None))
-    assert result.summary.ledger.ok == 4
+def test_fastembed_gives_the_same_bits_for_any_number_of_threads(fast_folder):
+    found = set()
+    for workers in (1, 3):
+        bench = make_bench(CORPUS, QUESTIONS, depth=40)
+        part = FastEmbed("tiny/model", folder=fast_folder, threads=workers)
+        found.add(np.asarray(bench.opened(part).vectors).tobytes() + bench.ranked(part)[0].scores.tobytes())
+    assert len(found) == 1
+
+
+def test_fastembed_keys_follow_the_files(fast_folder, tmp_path):
+    copy = shutil.copytree(fast_folder, tmp_path / "copy")
+    part = FastEmbed("tiny/model", folder=fast_folder)
+    assert describe(FastEmbed("tiny/model", folder=str(copy), threads=2)) == describe(part)
+    assert describe(FastEmbed("tiny/model", folder=str(copy), query_prefix="q ")) != describe(part)
+    other = shutil.copytree(copy, tmp_path / "other")
+    (other / "config.json").write_text('{"pad_token_id": 0, "more": 1}')
+    assert describe(FastEmbed("tiny/model", folder=str(other))) != describe(part)
+
+
+def test_fastembed_says_what_it_cannot_load(fast_folder, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    bench = make_bench(CORPUS, QUESTIONS, depth=5)
+    with pytest.raises(StageError, match=r"embedder fastembed: cannot load '.*empty'"):
+        bench.opened(FastEmbed("tiny/model", folder=str(empty)))
+    with pytest.raises(StageError, match="cannot load 'no/such': it is no folder here, and as a name: Model no/such"):
+        bench.opened(FastEmbed("no/such"))

@@ -15,8 +15,8 @@ from denominator.rerankers import SentenceCrossEncoder
 from tests.test_retrievers import CORPUS, QUESTIONS, make_bench, rankings
 from tests.tiny_models import VOCABULARY, write_tokenizer
 
-torch = pytest.importorskip("torch", reason="needs torch (make torch)")
-st = pytest.importorskip("sentence_transformers", reason="needs the extra sentence-transformers (make torch)")
+torch = pytest.importorskip("torch", reason="needs torch (make extras)")
+st = pytest.importorskip("sentence_transformers", reason="needs the extra sentence-transformers (make extras)")
 
 MOST = 24  # places of the tiny models
 

@@ -63,7 +63,7 @@ def loading(who: str, model: str) -> Iterator[None]:
         bars.disable_progress_bar()
     try:
         yield
-    except (OSError, ValueError) as error:
+    except Exception as error:  # each library and runtime has errors of its own
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         known = "" if Path(model).is_dir() else "it is no folder here, and as a name: "
         raise StageError(f"{who}: cannot load {model!r}: {known}{first}") from error
