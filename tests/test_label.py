@@ -772,7 +772,9 @@ def test_a_killed_sitting_has_lost_nothing_that_was_answered(shop: Path) -> None
         process.stdin.flush()
         seen = b""
         while b"(2 of 7)" not in seen or b"part (" not in seen:
-            seen += os.read(process.stdout.fileno(), 65536)
+            more = os.read(process.stdout.fileno(), 65536)
+            assert more, seen
+            seen += more
         process.kill()
     assert sorted(p.name for p in shop.iterdir()) == ["corpus.jsonl", "questions.jsonl"]
     assert record(shop, "bare")["state"] == "unanswerable"
@@ -860,7 +862,7 @@ def test_every_transcript_of_the_page_is_what_comes_out(
             assert (code, err) == (0, ""), line
             assert [row.rstrip() for row in said.splitlines()] == [row.rstrip() for row in out.splitlines()], line
             ran += 1
-    assert (ran, seen) == (4, ["q2", "q3"])
+    assert (ran, seen) == (5, ["q2", "q3"])
 
 
 def test_the_page_names_every_option_and_command() -> None:
@@ -875,3 +877,92 @@ def test_the_page_names_every_option_and_command() -> None:
     for word in (":undo", ":back", ":skip", ":quit", ":help", "label_provenance"):
         assert word in page
     assert Decision("unanswerable").groups == ()
+
+
+# ------------------------------------------------------------------ who finds the passages
+
+
+def shown_by(folder: Path, identifier: str) -> dict[tuple[str, int, int], list[str]]:
+    """What the provenance says of each passage that was shown."""
+    entries = record(folder, identifier)["label_provenance"][-1]["candidates"]
+    return {(c["document_id"], c["start"], c["end"]): c["found_by"] for c in entries}
+
+
+def test_configured_retrievers_find_the_passages_and_only_the_record_says_which(
+    shop: Path, sit: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Two chunkers × two first stages: chunks of 4 words become the passages that they lie in, each shown once."""
+    grid = ("chunker=fixed_128", "chunker.size=4,128", "chunker.overlap=0", "embedder=bm25,static")
+    code, out, err = sit(["u", ""], shop, *grid, "--id", "bare", "--top", "2")
+    assert (code, err) == (0, "")
+    names = {f"fixed_128 size={n} overlap=0 · {e} · none" for n in (4, 128) for e in ("bm25", "static")}
+    assert f"passages are found by 4 retrievers: {'; '.join(sorted(names))}" in out.replace("\n", " ")
+    found = shown_by(shop, "bare")
+    assert {name for by in found.values() for name in by} == names
+    texts = {d["id"]: d["text"] for d in CORPUS}
+    assert all(0 <= a < b <= len(texts[doc]) for doc, a, b in found)
+    assert passages(out, "bare") == [doc for doc, _, _ in found]  # the order of the screen
+    screen = out.partition("--- bare (")[2]
+    assert not any(name in screen for name in names)
+
+
+def test_a_recorded_run_finds_passages_beside_others(
+    shop: Path, sit: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """By document, by our chunk id, and by a span of a document; the best-scored first, unknown documents passed."""
+    hits = [
+        {"id": "delivery", "score": 0.1},
+        {"id": "unknown", "score": 0.9},
+        {"id": "hours#000000000-000000010", "score": 0.8},
+        {"id": "anything", "doc": "returns", "start": 60, "end": 70, "score": 0.7},
+    ]
+    run = tmp_path / "other.jsonl"
+    run.write_text(json.dumps({"question_id": "bare", "hits": hits}) + "\n", encoding="utf-8")
+    assert sit(["u", ""], shop, "--id", "bare", "--top", "2", "--run", run)[0] == 0
+    assert {doc: by for (doc, _, _), by in shown_by(shop, "bare").items()} == {
+        "hours": ["other.jsonl"], "returns": ["other.jsonl"],
+    }  # fmt: skip
+    code, _, err = sit(["u", ""], shop, "embedder=bm25", "chunker=whole", "--id", "bare", "--run", run)
+    assert (code, err) == (0, "")
+    by = shown_by(shop, "bare")
+    assert ["other.jsonl", "whole · bm25 · none"] in by.values()
+
+
+def test_a_trec_run_and_a_search_of_ones_own(
+    shop: Path, sit: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """A search of one's own asks the built-in retrievers: a recorded run cannot be asked."""
+    run = tmp_path / "run.trec"
+    run.write_text("bare Q0 delivery 1 2.5 x\nother Q0 hours 1 1.0 x\n", encoding="utf-8")
+    code, out, err = sit(["a", "/Sundays closed", "2", "", "", ""], shop, "--id", "bare", "--top", "1", "--run", run)
+    assert (code, err) == (0, "")
+    assert passages(out, "bare") == ["delivery"]
+    shown = record(shop, "bare")["label_provenance"][-1]["candidates"]
+    assert [(c["document_id"], c.get("query")) for c in shown] == [("delivery", None), ("hours", "Sundays closed")]
+    assert shown[1]["found_by"] == ["bm25", "hybrid", "static"]
+
+
+def test_the_order_on_screen_does_not_follow_the_retrievers(tmp_path: Path) -> None:
+    """Over many questions the first place goes to each of two retrievers' findings about equally often."""
+    a, b = [(f"a{i}", 0, 5) for i in range(4)], [(f"b{i}", 0, 5) for i in range(4)]
+    first = [labelling.pooled({"one": a, "two": b}, 4, f"q{i}")[0].found_by[0] for i in range(400)]
+    assert 160 < first.count("one") < 240  # 200 expected, four standard deviations are 40
+
+
+def test_refused_retrievers(shop: Path, sit: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    strange = tmp_path / "strange.jsonl"
+    strange.write_text('{"question_id": "bare", "hits": [{"id": "nowhere"}]}\n', encoding="utf-8")
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_text('{"question_id": "zz", "hits": [{"id": "hours"}]}\n', encoding="utf-8")
+    before = (shop / "questions.jsonl").read_bytes()
+    for arguments, said in (
+        ((shop, "embedder=bm52"), "embedder: there is no choice 'bm52'; did you mean 'bm25'?"),
+        ((shop, "embedder.k7=3"), "embedder has no setting 'k7'"),
+        ((shop, "--run", strange), "none of its hits (such as 'nowhere') is a document of this corpus"),
+        ((shop, "--run", foreign), "none of its 1 questions is one of this data set"),
+        ((shop, "--run", tmp_path / "none.jsonl"), "none.jsonl"),
+    ):
+        code, out, err = sit(["u", ""], *arguments)
+        assert (code, out) == (64, ""), arguments
+        assert said in err, (arguments, err)
+    assert (shop / "questions.jsonl").read_bytes() == before

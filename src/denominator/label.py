@@ -16,6 +16,7 @@ from denominator import __version__, labelling
 from denominator.eligibility import BLOCKING
 from denominator.errors import ConfigError, InputError, MeasurementError
 from denominator.labelling import Asked, Book, Candidate, Decision, Item, JsonGroup
+from denominator.pool import TOP, Found, Place, Pool, found_by_cells, found_by_run
 from denominator.readers import native
 from denominator.readers.build import Evaluate
 from denominator.readers.textfiles import as_path, near, one_of
@@ -24,17 +25,11 @@ from denominator.types import Dataset, Document, Question
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from denominator.retrievers.bench import Bench, FirstStage, Retriever
+    from denominator.cache import Cache
+    from denominator.pipeline import Cell
 
-TOP = 4
-DEPTH = 50
-PASSAGE = 96
-"""Words of a passage at most: whole sentences, few enough to be read on a screen."""
-STEMMERS = {
-    "ar": "arabic", "da": "danish", "de": "german", "el": "greek", "en": "english", "es": "spanish", "fi": "finnish",
-    "fr": "french", "hu": "hungarian", "it": "italian", "nl": "dutch", "no": "norwegian", "pt": "portuguese",
-    "ro": "romanian", "ru": "russian", "sv": "swedish", "tr": "turkish",
-}  # fmt: skip
+RETRIEVERS = ("chunker", "embedder", "reranker", "pool", "experiment")
+"""What says who finds the passages, as in a sweep."""
 
 HELP = """\
 state      a answerable   p partial: the documents answer a part   u unanswerable   s skip, ask another time
@@ -65,52 +60,6 @@ class _Skip(Exception):  # noqa: N818
 
 class _Back(Exception):  # noqa: N818
     """One step back within this question: from a part to the evidence, from there to the state."""
-
-
-# ------------------------------------------------------------------ passages
-
-
-@dataclass(slots=True)
-class Pool:
-    """The corpus in passages, and the retrievers that propose some of them. Built once a sitting."""
-
-    bench: Bench
-    opened: Mapping[str, Retriever]
-    top: int
-
-    @classmethod
-    def build(cls, data: Dataset, *, top: int = TOP, cache: str | None = None) -> Pool | None:
-        """BM25 (stemmed in the language of the questions), static vectors and their hybrid; None for a blank corpus."""
-        from denominator.cache import Cache
-        from denominator.chunkers import Sentences
-        from denominator.embedders import BM25, Hybrid, Static
-        from denominator.retrievers.bench import Bench
-        from denominator.retrievers.table import Queries, columns_of
-
-        documents = tuple(sorted(data.documents, key=lambda d: d.id))
-        chunker = Sentences(PASSAGE)
-        columns = columns_of(documents, (chunker.chunk(d) for d in documents))
-        table = columns.table(f"label:{PASSAGE}:{data.corpus_hash}", documents)
-        if not len(table):
-            return None
-        languages = {q.lang.split("-")[0].lower() for q in data.questions}
-        stemmer = STEMMERS.get(languages.pop(), "none") if len(languages) == 1 else "none"
-        lexical, dense = BM25(language=stemmer, stopwords=stemmer == "english"), Static()
-        parts: dict[str, FirstStage] = {"bm25": lexical, "static": dense, "hybrid": Hybrid(lexical, dense)}
-        bench = Bench(Cache(cache), table, Queries((), kept=False), DEPTH)
-        return cls(bench, {name: bench.opened(part) for name, part in parts.items()}, top)
-
-    def __len__(self) -> int:
-        return len(self.bench.table)
-
-    def candidates(self, text: str, seed: str, *, query: str | None = None) -> tuple[Candidate, ...]:
-        """The best few passages of each retriever, each once, shuffled by `seed`."""
-        bench, units = self.bench.alone(text), self.bench.table.units
-        rankings = {}
-        for name, retriever in self.opened.items():
-            found = retriever.search(bench, bench.queries).unit[: self.top].tolist()
-            rankings[name] = [(units.docs[units.doc[i]], int(units.start[i]), int(units.end[i])) for i in found]
-        return labelling.pooled(rankings, self.top, seed, query=query)
 
 
 # ------------------------------------------------------------------ what is shown
@@ -406,7 +355,7 @@ class Sitting:
 
     def _search(self, asked: Asked, words: str, shown: list[Candidate]) -> None:
         have = {(c.doc, c.start, c.end) for c in shown}
-        found = self.pool.candidates(words, f"{asked.id}/{words}", query=words) if self.pool and words else ()
+        found = self.pool.searched(words, asked.id) if self.pool and words else ()
         new = [c for c in found if (c.doc, c.start, c.end) not in have]
         if not new:
             self._say("nothing new was found" if words else "what is to be searched? /words")
@@ -461,7 +410,13 @@ class Sitting:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `denominator label`."""
     parser.add_argument("dataset", nargs="?", metavar="DATASET", help="a dataset of the configuration, or a folder")
-    parser.add_argument("overrides", nargs="*", metavar="dataset.key=value", help="settings of that dataset")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="settings of that dataset (dataset.key=…), or who finds the passages, as in a sweep (embedder=bm25,onnx)",
+    )
+    parser.add_argument("--run", action="append", default=[], metavar="FILE", help="a recorded run finds passages, too")
     parser.add_argument("--questions", metavar="FILE", help="JSON lines; answers are written into this file")
     parser.add_argument("--corpus", metavar="FILE", help="documents as JSON lines")
     parser.add_argument("--folder", metavar="DIR", help="native folder; documents, with --questions")
@@ -491,6 +446,41 @@ def _part(args: argparse.Namespace) -> Any:
             raise ConfigError(f"--evaluate: {type(part).__name__} has no such setting")
         part = replace(part, evaluate=args.evaluate)
     return part
+
+
+def _split(args: argparse.Namespace) -> list[str]:
+    """Takes out of the arguments what says who finds the passages."""
+    given = [*([args.dataset] if args.dataset and "=" in args.dataset else []), *args.overrides]
+    finders = [o for o in given if o.partition("=")[0].lstrip("+").split(".")[0] in RETRIEVERS]
+    if args.dataset in finders:
+        args.dataset = None
+    args.overrides = [o for o in args.overrides if o not in finders]
+    return finders
+
+
+def cells_of(overrides: Sequence[str], config_dir: str | None) -> list[Cell]:
+    """The cells of a grid as `denominator sweep` composes them; none without overrides. Raises ConfigError."""
+    if not overrides:
+        return []
+    from denominator import app
+
+    args = app.parse([*overrides, *(["--config-dir", config_dir] if config_dir else [])])
+    with app.application(args, args.overrides) as made:
+        jobs, _, _, complete = app.compose_jobs(made, "sweep")
+    if not complete:
+        raise ConfigError("label needs a plain grid of retrievers, not a search")
+    return [job.cell for job in jobs]
+
+
+def found_for(cells: Sequence[Cell], runs: Sequence[str], data: Dataset, cache: Cache) -> Found:
+    """What the cells and the recorded runs found, by name. Two runs of one file name are an error."""
+    found: dict[str, Mapping[str, Sequence[Place]]] = dict(found_by_cells(cells, data, cache))
+    for path in runs:
+        for name, of in found_by_run(path, data).items():
+            if name in found:
+                raise ConfigError(f"--run {path}: there is another one of this name; names stand in label_provenance")
+            found[name] = of
+    return found
 
 
 def questions_file(part: Any) -> str | None:
@@ -529,10 +519,13 @@ def list_text(data: Dataset, asked: Sequence[Asked]) -> str:
 
 def run(args: argparse.Namespace) -> int:
     """`denominator label`: 0 also when it was ended early; everything that was answered is in the file."""
+    from denominator.cache import Cache
     from denominator.progress import console
 
     if args.top < 1:
         raise ConfigError(f"--top is {args.top}; at least one passage of each retriever is shown")
+    finders = _split(args)
+    cells = cells_of(finders, args.config_dir)
     part = _part(args)
     path = questions_file(part)
     if path is None and not args.list:
@@ -562,7 +555,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if corpus_ids is None and data.evaluate == "retrieval":
         raise ConfigError("label needs the documents, too, to show passages: --corpus FILE (or --evaluate abstention)")
-    pool = Pool.build(data, top=args.top, cache=args.cache) if corpus_ids is not None else None
+    if corpus_ids is None and (cells or args.run):
+        raise ConfigError(f"{(finders + args.run)[0]}: nothing can be found without the documents")
+    cache = Cache(args.cache)
+    found = found_for(cells, args.run, data, cache)
+    pool = Pool.build(data, cache, top=args.top, found=found) if corpus_ids is not None else None
     with suppress(ImportError, ValueError, OSError):
         if sys.stdin.isatty():
             import readline  # noqa: F401  # line editing
@@ -572,5 +569,7 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     passages = f"; {len(pool):,} passages of {len(data.documents):,} documents" if pool is not None else ""
     out.print(f"{len(asked)} of {len(data.questions)} questions to label{passages}; each answer is written at once")
+    if found:
+        out.print(f"passages are found by {len(found)} retrievers: {'; '.join(sorted(found))}", soft_wrap=True)
     Sitting(data, book, asked, pool, out, _ask, _now, args.by).run()
     return 0

@@ -179,6 +179,18 @@ def run_cell(
     )
 
 
+def ranking_of(cell: Cell, data: Dataset, cache: Cache) -> tuple[tuple[str, ...], Ranked, ChunkTable]:
+    """What a cell ranks for every question, without measuring it: question ids, rankings, chunks. Cached as in a sweep.
+
+    Raises DenominatorError as `run_cell` does.
+    """
+    with threads_limited(threads()):
+        work = _Work(cell, data, cache, None)
+        bench = work.bench()
+        first, _ = work._first(bench)
+        return tuple(q.id for q in work.questions), work._reranked(bench, first), bench.table
+
+
 def _dataset_bytes(data: Dataset) -> int:
     return in_memory(data.documents) + 2000 * len(data.questions)
 
