@@ -266,6 +266,33 @@ def test_spans_are_checked_against_the_text(tmp_path: Path) -> None:
     )
 
 
+def test_a_quote_without_offsets_is_found_where_it_stands_once(tmp_path: Path) -> None:
+    corpus = write(tmp_path, '{"id": "d", "text": "Open at\\nnine. Closed at ten, at most."}\n', "corpus.jsonl")
+
+    def gold(item: str, documents: Path | None = corpus) -> object:
+        questions = write(tmp_path, '{"id": "q", "question": "x", "gold": [' + item + "]}")
+        try:
+            return load(documents, questions).questions[0].gold[0][0]
+        except InputError as error:
+            return str(error).replace(str(questions), "FILE")
+
+    assert gold('{"document_id": "d", "text": "Open at nine."}') == Evidence("d", 0, 13)
+    assert gold('{"document_id": "d", "text": " ten,  at "}') == Evidence("d", 24, 31)
+    assert gold('{"document_id": "d", "text": ""}') == Evidence("d")
+    assert gold('{"document_id": "d", "text": "nine", "whole": true}') == Evidence("d", whole=True)
+    assert gold('{"document_id": "other", "text": "nine"}') == Evidence("other")
+    assert gold('{"document_id": "d", "text": "nine"}', None) == Evidence("d")
+    assert gold('{"document_id": "d", "text": "At"}') == (
+        "FILE:1: field 'gold[0].text': does not stand in 'd'; found 'At'; "
+        "expected its words as they are written, case included (white space may differ)"
+    )
+    assert gold('{"document_id": "d", "text": "at"}') == (
+        "FILE:1: field 'gold[0].text': stands 3 times in 'd'; found 'at'; "
+        "expected words that stand there once, or start and end; "
+        "to mend it: quote more of it, or take one of [5, 7), [21, 23), [29, 31)"
+    )
+
+
 def test_a_question_without_text_needs_a_data_set_without_corpus(tmp_path: Path) -> None:
     corpus = write(tmp_path, '{"id": "d", "text": "x"}\n', "corpus.jsonl")
     questions = write(tmp_path, '{"id": "q", "question": null}\n')

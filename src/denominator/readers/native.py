@@ -5,13 +5,15 @@ A document is `{"id", "text", "title"?}`. A question is `{"id", "question", "sta
 - `state`: answerable, partial, unanswerable or unlabelled (null or absent: unlabelled). Never read from `gold`.
 - `gold`: a list of evidence groups, all of which are needed. A group is `{"document_id", "start"?, "end"?, "text"?,
   "whole"?}`, a bare document id, or a list of these as alternatives. Offsets are code points, end exclusive; where the
-  corpus is given they must lie in the document and `text` must be what stands there.
+  corpus is given they must lie in the document and `text` must be what stands there; `text` without offsets is
+  looked up in it and must stand there once.
 - `grades` `{document id: whole number}`, `needs_review`, `slice` (values to group by), `answer` (text or list of
   texts), `history` (`{"speaker", "text"}`), `lang`, and any field that `cluster` names.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -68,6 +70,34 @@ def read_documents(path: str | Path, *, unread: Counter[str] | None = None) -> I
             yield made
 
 
+def _places(words: str, text: str) -> list[tuple[int, int]]:
+    """Where the words stand; a run of white space matches any other, because nobody sees how a line ends."""
+    pattern = r"\s+".join(map(re.escape, words.split()))
+    return [found.span(1) for found in re.finditer(f"(?=({pattern}))", text)] if pattern else []
+
+
+def _located(part: Row, words: str, doc: str, text: str) -> tuple[int, int]:
+    """The span of a quote without offsets: where it stands, if it stands there once."""
+    places = _places(words, text)
+    if len(places) == 1:
+        return places[0]
+    if places:
+        shown = ", ".join(f"[{start}, {end})" for start, end in places[:3])
+        raise part.error(
+            f"stands {len(places)} times in {doc!r}",
+            "text",
+            found=repr(words[:80]),
+            expected="words that stand there once, or start and end",
+            fix=f"quote more of it, or take one of {shown}",
+        )
+    raise part.error(
+        f"does not stand in {doc!r}",
+        "text",
+        found=repr(words[:80]),
+        expected="its words as they are written, case included (white space may differ)",
+    )
+
+
 def _evidence(row: Row, item: Any, texts: Mapping[str, str] | None, unread: Counter[str] | None) -> Evidence:
     if isinstance(item, str):
         item = {"document_id": item}
@@ -86,6 +116,8 @@ def _evidence(row: Row, item: Any, texts: Mapping[str, str] | None, unread: Coun
         missing = "end" if end is None else "start"
         raise part.error("is missing", missing, expected="start and end together, or neither of them")
     if start is None or end is None:
+        if words is not None and words.strip() and not whole and texts is not None and doc in texts:
+            return Evidence(doc, *_located(part, words, doc, texts[doc]))
         return Evidence(doc, whole=whole)
     if whole:
         raise part.error("contradicts start and end", "whole", expected="either a span or the whole document")
@@ -105,13 +137,13 @@ def _evidence(row: Row, item: Any, texts: Mapping[str, str] | None, unread: Coun
                 expected=f"at most {len(text)}, the document's length in code points",
             )
         if words is not None and text[start:end] != words:
-            at = text.find(words)
+            places = _places(words, text)
             raise part.error(
                 "is not what stands at these offsets",
                 "text",
                 found=repr(words[:80]),
                 expected=f"{text[start:end][:80]!r} = {doc!r}[{start}:{end}]",
-                fix=f"it stands at [{at}, {at + len(words)})" if words and at >= 0 else "",
+                fix=f"it stands at [{places[0][0]}, {places[0][1]})" if places else "",
             )
     return Evidence(doc, start, end)
 
