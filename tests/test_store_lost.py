@@ -69,7 +69,7 @@ class Gate:
                 return _break(client)
             with server:
                 server.sendall(data)
-                back = threading.Thread(target=self._back, args=(server, client, how), daemon=True)
+                back = threading.Thread(target=self._back, args=(server, client, how), name="back", daemon=True)
                 back.start()
                 while more := client.recv(65536):
                     if self.how in ("reset", "errors"):
@@ -92,9 +92,11 @@ class Gate:
 
 
 def _break(client: socket.socket) -> None:
-    """Closes with a reset instead of a polite end."""
+    """Closes with a reset where no thread reads from it, else at once and without an answer."""
     with contextlib.suppress(OSError):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if threading.current_thread().name == "back":
+            client.shutdown(socket.SHUT_RDWR)  # the other thread waits in recv: close alone would do nothing
         client.close()
 
 

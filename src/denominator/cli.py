@@ -261,6 +261,8 @@ def _runs(args: argparse.Namespace) -> int:
     if good:
         out.print(summary.ledger_text(good[0], store), soft_wrap=True)
         out.print(summary.table_of(good))
+        if several := summary.apart(good, store):
+            out.print(f"{several}.", soft_wrap=True)
         answers = summary.answers_table_of(good)
         if answers is not None:
             out.print(answers)

@@ -16,7 +16,7 @@ from denominator.corpus import texts_of
 from denominator.errors import StoreError
 from denominator.masking import mask
 from denominator.progress import figure_text
-from denominator.tracking import Store, StoreAwayError, StoredRun, dataset_input, save_view, sweep_links
+from denominator.tracking import Store, StoreAwayError, StoredRun, dataset_input, save_view, spell, sweep_links
 from denominator.types import Estimate
 
 if TYPE_CHECKING:
@@ -26,15 +26,70 @@ if TYPE_CHECKING:
     from denominator.app import Outcome
 
 
+def rankings(runs: Sequence[StoredRun]) -> list[list[StoredRun]]:
+    """The runs that may be ranked, one list for each fingerprint of their headline: the longest first.
+
+    Inside a list: best headline first (rounded to 12 decimals; ties by name). Left out are incomplete runs and those
+    whose headline has no value or no fingerprint. Empty case: `[]`.
+    """
+    lists: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        found = run.tags.get("fingerprint")
+        if found and run.tags.get("incomplete") != "true" and run.estimate(headline_of(run)).value is not None:
+            lists.setdefault(found, []).append(run)
+
+    def best_first(run: StoredRun) -> tuple[float, str]:
+        return -round(run.estimate(headline_of(run)).value or 0.0, 12), run.name
+
+    every = [sorted(of, key=best_first) for of in lists.values()]
+    return sorted(every, key=lambda of: (-len(of), min(run.name for run in of)))
+
+
 def ranked(runs: Sequence[StoredRun]) -> list[StoredRun]:
-    """Best headline first (rounded to 12 decimals; ties by name), incomplete and undefined ones last."""
+    """The rankings one after the other, then what has no place: runs without a value, then incomplete ones, by name."""
+    placed = [run for of in rankings(runs) for run in of]
+    have = {run.run_id for run in placed}
+    rest = [run for run in runs if run.run_id not in have]
+    return placed + sorted(rest, key=lambda run: (run.tags.get("incomplete") == "true", run.name))
 
-    def order(run: StoredRun) -> tuple[bool, bool, float, str]:
-        value = run.estimate(headline_of(run)).value
-        incomplete = run.tags.get("incomplete") == "true"
-        return (incomplete, value is None, -round(value or 0.0, 12), run.name)
 
-    return sorted(runs, key=order)
+def places(runs: Sequence[StoredRun]) -> dict[str, str]:
+    """Run id → its place: `1`, `2` …; with several rankings `A1`, `A2`, `B1` …; `–` for a run that has none."""
+    lists = rankings(runs)
+    letters = [""] if len(lists) < 2 else [_letter(i) for i in range(len(lists))]
+    found = {
+        run.run_id: f"{letter}{i}" for letter, of in zip(letters, lists, strict=False) for i, run in enumerate(of, 1)
+    }
+    return {run.run_id: found.get(run.run_id, "–") for run in runs}
+
+
+def _letter(i: int) -> str:
+    """A … Z, AA, AB …"""
+    text = ""
+    i += 1
+    while i:
+        i, rest = divmod(i - 1, 26)
+        text = chr(65 + rest) + text
+    return text
+
+
+def apart(runs: Sequence[StoredRun], store: Store) -> str:
+    """Why there are several rankings: the fingerprint fields in which they differ. Empty when there is one."""
+    from denominator.fingerprint import FIELDS
+
+    lists = rankings(runs)
+    if len(lists) < 2:
+        return ""
+    prints = []
+    for of in lists:
+        with store.files(of[0]) as folder:
+            every = json.loads((folder / "fingerprint.json").read_text(encoding="utf-8"))
+        prints.append(every[headline_of(of[0])])
+    fields = [f for f in FIELDS if any(p.get(f) != prints[0].get(f) for p in prints)]
+    return (
+        f"{len(lists)} rankings ({', '.join(_letter(i) for i in range(len(lists)))}): their values were measured "
+        f"differently ({', '.join(fields)}) and do not compare"
+    )
 
 
 def headline_of(run: StoredRun) -> str:
@@ -79,10 +134,15 @@ def table_of(runs: Sequence[StoredRun]) -> Table:
     table.add_column("naive*", justify="right", no_wrap=True)
     table.add_column("ms", justify="right", no_wrap=True)
     table.add_column("chunks", justify="right", no_wrap=True)
-    for place, run in enumerate(runs, 1):
+    place, before = places(runs), ""
+    for run in runs:
         estimate, recall = run.estimate(headline_of(run)), run.estimate(audited)
         incomplete = run.tags.get("incomplete") == "true"
-        row = ["–" if incomplete else str(place), run.name + (" (incomplete)" if incomplete else "")]
+        group = place[run.run_id].rstrip("0123456789")
+        if before and group != before:
+            table.add_section()
+        before = group
+        row = [place[run.run_id], run.name + (" (incomplete)" if incomplete else "")]
         row += [value_text(estimate), interval_text(estimate), str(estimate.n)]
         if second:
             row += [value_text(recall), str(recall.n)]
@@ -176,11 +236,12 @@ def record(result: Outcome) -> None:
     tags = {"command": result.command} | ({"headline_metric": headline_of(runs[0])} if runs else {})
     dataset = None
     if runs:
-        best = runs[0].estimate(headline_of(runs[0]))
-        if best.value is not None:
-            metrics["best_value"] = best.value
+        lists = rankings(runs)
+        if len(lists) == 1:  # of several there is no best
+            best = lists[0][0]
+            metrics["best_value"] = best.metrics[spell(headline_of(best))]
+            tags["best_cell"] = best.name
         metrics["eligible_n"] = runs[0].metrics.get("eligible_n", 0)
-        tags["best_cell"] = runs[0].name
         dataset = _dataset(result)
     plan = result.jobs[0].cell.plan if result.jobs else None
     params = {} if plan is None else {"dataset": result.jobs[0].params.get("dataset", ""), "baseline": plan.baseline}
@@ -260,14 +321,18 @@ def note(runs: Sequence[StoredRun], bad: Sequence[Mapping[str, str]], store: Sto
         lines += [
             ledger_text(runs[0], store),
             "",
-            f"| | cell | {headline} | {level_of(runs)} interval | n |",
+            f"| | cell | {headline if len({headline_of(r) for r in runs}) == 1 else 'headline'} | "
+            f"{level_of(runs)} interval | n |",
             "| --- | --- | --- | --- | --- |",
         ]
-        for place, run in enumerate(runs[:10], 1):
+        place = places(runs)
+        for run in runs[:10]:
             e = run.estimate(headline_of(run))
-            lines.append(f"| {place} | {run.name} | {value_text(e)} | {interval_text(e)} | {e.n} |")
+            lines.append(f"| {place[run.run_id]} | {run.name} | {value_text(e)} | {interval_text(e)} | {e.n} |")
         if len(runs) > 10:
             lines.append(f"\n{len(runs) - 10} more cells: filter the runs table by this sweep's id.")
+        if several := apart(runs, store):
+            lines.append(f"\n{several}.")
         lines.append("\nThe order is by the plain value; which differences can be told from chance is in the report.")
     if bad:
         lines += ["", f"**{len(bad)} cells without a result**", ""]
@@ -294,6 +359,11 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
         out.print(
             "* recall if a question without evidence counted as found: what hand-written helpers report", style="dim"
         )
+        try:
+            if several := apart(runs, store):
+                out.print(f"{several}.", soft_wrap=True)
+        except (StoreError, OSError, KeyError, ValueError) as error:
+            result.error = result.error or mask(str(error))
         if len(denominators(runs)) > 1:
             out.print(
                 f"The cells have different denominators ({denominators(runs)}): they measure different questions."
