@@ -424,7 +424,7 @@ def test_factor_settings_belong_to_their_part_and_unmatched_cells_do_not_count()
     factors = {f.name: {e.level: e for e in f.levels} for f in decide(runs).rankings[0].factors}
     assert list(factors["chunker"]) == ["sentences", "fixed (size=256)", "fixed (size=128)", "tokens"]
     assert factors["chunker"]["sentences"].value == pytest.approx(0.5)
-    assert (factors["chunker"]["tokens"].value, factors["chunker"]["tokens"].reason) == (None, "no matched cells")
+    assert (factors["chunker"]["tokens"].value, factors["chunker"]["tokens"].reason) == (None, "no_matched_cells")
     assert factors["embedder"]["x"].matched == 0
 
 
@@ -570,7 +570,7 @@ def test_compare_refuses_what_differs() -> None:
         (run("b", [1, 0, 1]), ("q002",)),
         (run("b", outcomes=[outcome("q000", 1.0), outcome("q001", 0.0, status="missing")]), ("incomplete",)),
         (replace(run("b", [1, 0]), fingerprints={}), (METRIC,)),
-        (run("b", [1, None]), ("undefined",)),
+        (run("b", [1, None]), ("not_recorded",)),
     ):
         with pytest.raises(MeasurementError) as caught:
             compare(a, other, METRIC)

@@ -886,9 +886,16 @@ def report(
 
 
 def _confidence_quality(outcomes: Sequence[Outcome], recall: str) -> tuple[Estimate, RiskCoverage]:
-    """AUROC and risk–coverage of the confidences; failed questions are left out of both."""
+    """AUROC and risk–coverage of the confidences; failed questions are left out of both.
+
+    A class that is there, but every question of which failed, is `all_undecided`, as in the matrix.
+    """
     by_id = {o.id: o for o in outcomes}
-    rows = [r for r in _checked(scored(outcomes)) if not r.failed]
+    every = _checked(scored(outcomes))
+    rows = [r for r in every if not r.failed]
+    if every and not rows:  # both classes may be there, but nothing came back for any question of them
+        none = _undefined("all_undecided", 0)
+        return none, RiskCoverage(np.empty(0), np.empty(0), none)
     if _silent(rows):
         none = _undefined("no_confidence", len(rows))
         return none, RiskCoverage(np.empty(0), np.empty(0), none)
@@ -897,6 +904,8 @@ def _confidence_quality(outcomes: Sequence[Outcome], recall: str) -> tuple[Estim
     confidence = np.array([r.confidence if r.hits and r.confidence is not None else floor for r in rows], np.float64)
     truth = np.array([r.unanswerable for r in rows], bool)
     area = auroc(confidence[~truth], confidence[truth])
+    if area.value is None and {r.unanswerable for r in every} == {False, True}:
+        area = _undefined("all_undecided", area.n)  # a class is there, but all of it failed
     losses = []
     for r in rows:
         value = 0.0 if r.unanswerable else by_id[r.id].values.get(recall)

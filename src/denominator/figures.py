@@ -164,7 +164,7 @@ def recall_curve(estimates: Mapping[int, Estimate], title: str) -> Sheet:
     sheet = Sheet(title)
     ks = sorted(k for k, e in estimates.items() if e.value is not None)
     if not ks:
-        reasons = sorted({e.reason or "undefined" for e in estimates.values()}) or ["nothing measured"]
+        reasons = sorted({e.reason or "not_recorded" for e in estimates.values()}) or ["not_measured"]
         return sheet.says("recall is undefined: " + ", ".join(reasons))
     shown = [estimates[k] for k in ks]
     values = [e.value or 0.0 for e in shown]

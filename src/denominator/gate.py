@@ -456,7 +456,7 @@ def _figure(rule: Rule, of: Measured) -> tuple[float | None, int, str | None]:
     if rule.field == "n":
         return float(e.n), e.n, None
     if e.value is None:
-        return None, e.n, reason or "undefined"
+        return None, e.n, reason or "not_recorded"
     if rule.field is None:
         return e.value, e.n, None
     value = of.worst[rule.name] if rule.field == "worst" else getattr(e, rule.field)

@@ -92,7 +92,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A run that is shown but not ranked. `reason`: incomplete, not_measured, no_eligible or a code of section 11."""
+    """A run that is shown but not ranked. `reason`: a code of docs/measurement.md, section 9."""
 
     run_id: str
     name: str
@@ -391,7 +391,7 @@ def _score(run: RecordedRun, label: str, metric: str) -> _Scored | Excluded:
     unmeasured = [o.id for o in eligible if metric not in o.values]
     if unmeasured:
         return Excluded(run.run_id, label, "not_measured", f"{metric} was not measured for {listing(unmeasured, 3)}")
-    undefined = {o.id: o.reasons.get(metric, "undefined") for o in eligible if o.values[metric] is None}
+    undefined = {o.id: o.reasons.get(metric, "not_recorded") for o in eligible if o.values[metric] is None}
     if undefined:
         reason = min(undefined.values())
         return Excluded(run.run_id, label, reason, f"{metric} is undefined for {listing(undefined, 3)}")
@@ -820,7 +820,7 @@ def _detectable(members: Sequence[_Scored], against: str, settings: Settings) ->
     base = next(s for s in members if s.label == against)
     others = [s for s in members if s.label != against]
     if not others:
-        return None, "fewer than two comparable configurations"
+        return None, "one_configuration"
     # Only the spread of the differences is needed here, so the tests inside draw next to nothing.
     found = [
         paired_difference(s.values, base.values, clusters=base.units, alpha=settings.alpha, resamples=1).mdd
@@ -886,7 +886,7 @@ def _level_effect(
             rest = mean(mean(s.values for s in cells[other]) for other in sorted(cells) if other != level)
             matched.append((" · ".join(block), here - rest))
     if not matched:
-        return LevelEffect(level, None, None, None, 0, 0, None, "", None, "", "no matched cells")
+        return LevelEffect(level, None, None, None, 0, 0, None, "", None, "", "no_matched_cells")
     by_block = sorted((round(float(diff.mean()), DECIMALS), where) for where, diff in matched)
     diffs = np.round(mean(diff for _, diff in matched), DECIMALS)
     i = gains_losses(diffs, alpha=alpha, clusters=units)

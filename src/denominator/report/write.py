@@ -37,6 +37,11 @@ REASONS: Mapping[str, str] = {
     "no_answers": "nothing was answered",
     "not_comparable": "it may not be compared",
     "not_measured": "not measured",
+    "not_recorded": "the record holds no value",
+    "no_fingerprint": "the record does not say what it was measured on",
+    "one_configuration": "fewer than two comparable configurations",
+    "no_differences": "no question differs",
+    "n_below_2": "fewer than two questions",
 }
 ANSWER_TEXTS: Mapping[str, str] = {
     "exact_match": "1 where the answer is a reference answer",
@@ -143,7 +148,7 @@ def ends(bounds: tuple[float | None, float | None] | None) -> str:
 
 
 def why(reason: str | None) -> str:
-    return REASONS.get(reason or "", (reason or "undefined").replace("_", " "))
+    return REASONS.get(reason or "", (reason or "not_recorded").replace("_", " "))
 
 
 def shown(estimate: Estimate | None) -> str:

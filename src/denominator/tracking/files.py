@@ -111,7 +111,7 @@ def metrics_table(summary: Summary) -> dict[str, Any]:
     def add(name: str, estimate: Estimate | None) -> None:
         if estimate is not None:
             ends = [None if e is None else round(e, DIGITS) for e in (estimate.ci_low, estimate.ci_high)]
-            rows.append([name, _shown(estimate.value, estimate.reason or "undefined"), estimate.n, *ends])
+            rows.append([name, _shown(estimate.value, estimate.reason or "not_recorded"), estimate.n, *ends])
 
     report = summary.abstention
     for name, estimate in summary.metrics.items():

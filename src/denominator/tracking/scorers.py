@@ -772,7 +772,8 @@ def classic_metric(name: str, *, eligibility: str = "strict", alpha: float = 0.0
         scores = [
             table.row(at)[0].get(name) if states[q.id] == "answerable" else None for at, q in enumerate(questions)
         ]
-        estimate = Estimate(None, 0, "undefined")
+        reasons = (table.row(at)[1].get(name) for at, q in enumerate(questions) if states[q.id] == "answerable")
+        estimate = Estimate(None, 0, next(filter(None, reasons), "no_eligible"))
         eligible = [s for q, s in zip(questions, scores, strict=True) if states[q.id] == "answerable"]
         numbers = [s for s in eligible if s is not None]
         if len(numbers) == len(eligible):  # one undefined row makes the mean undefined

@@ -81,7 +81,7 @@ def slice_of(key: str) -> tuple[str, str, str] | None:
 def payload_of(key: str, estimate: Estimate) -> tuple[dict[str, float], dict[str, str]]:
     """What an aggregate becomes under a key that is already spelled: metrics and tags."""
     if estimate.value is None:
-        return {f"{key}__n": estimate.n}, {f"undefined.{key}": estimate.reason or "undefined"}
+        return {f"{key}__n": estimate.n}, {f"undefined.{key}": estimate.reason or "not_recorded"}
     metrics: dict[str, float] = {key: estimate.value}  # first: MLflow's plots begin with the first metric
     if estimate.ci_low is not None and estimate.ci_high is not None:
         metrics |= {f"{key}__ci_low": estimate.ci_low, f"{key}__ci_high": estimate.ci_high}
