@@ -164,11 +164,10 @@ def answers_table_of(runs: Sequence[StoredRun]) -> Table | None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("answers", overflow="fold", min_width=24)
     for name in names:
-        table.add_column(name.replace("_", " "), justify="right", no_wrap=True)
-        table.add_column("n", justify="right", no_wrap=True)
+        table.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for run in runs:
         found = [run.estimate(f"answer.{name}") for name in names]
-        table.add_row(run.name, *(text for e in found for text in (value_text(e), str(e.n))))
+        table.add_row(run.name, *(f"{value_text(e)}\nn = {e.n}" for e in found))
     return table
 
 
