@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import struct
@@ -17,12 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from denominator.cli import main
 from denominator.errors import InputError, MissingExtraError
 from denominator.fingerprint import corpus_hash
-from denominator.readers import extract
+from denominator.readers import extract, native
 from denominator.readers.extract import Extractor
 from denominator.readers.folder import Folder, read_documents
 from denominator.types import Document, Evidence
+from tests.blank_store import blank_store
 from tests.conftest import examples
 from tests.document_files import DATA, docx, paragraph, pdf, table
 
@@ -107,7 +110,7 @@ def test_a_folder_of_every_kind(tmp_path: Path) -> None:
     assert data.corpus_hash == corpus_hash(Document(i, t) for i, t in texts.items())
     assert data.questions[0].gold == ((Evidence("a.pdf", 8, 12),),)
     by, *others = data.notes
-    assert by.startswith("offsets refer to extracted text (documents.jsonl): 1 .docx by mammoth 1.")
+    assert by.startswith("offsets refer to extracted text (documents.jsonl of the sweep or run): 1 .docx by mammoth 1.")
     assert ", 1 .html by html.parser of Python 3." in by
     assert ", 1 .pdf by pypdfium2 5." in by
     assert others == ["hidden, not read: 1 (~$b.docx)", "a.pdf: pages without text: 1 of 2"]
@@ -286,3 +289,59 @@ def test_damage_gives_text_or_an_error_that_names_the_file(
     except InputError as error:
         text = str(error).partition(f"{path}: ")[2]
     assert text.strip()
+
+
+# ------------------------------------------------------------------ with the commands
+
+
+@pytest.mark.slow
+def test_the_extracted_text_is_kept_with_the_run_as_a_corpus_of_the_same_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blank_store(tmp_path / "denominator-out")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.pdf").write_bytes(pdf(["Open at", "nine."], ["Closed on Sundays."]))
+    (tmp_path / "docs" / "b.docx").write_bytes(docx(paragraph("Returns within thirty days.")))
+    (tmp_path / "docs" / "c.html").write_text("<title>Repairs</title><p>Repairs cost 15.")
+    asked = [("a.pdf", "Open at nine."), ("b.docx", "thirty days"), ("c.html", "15")]
+    (tmp_path / "questions.jsonl").write_text(
+        "".join(
+            json.dumps({"id": d, "question": f"What of {d}?", "state": "answerable", "gold": [{"document_id": d, "text": t}]})
+            + "\n"
+            for d, t in asked
+        )
+    )  # fmt: skip
+    command = ["dataset=folder", "dataset.documents=docs", "chunker=whole", "reranker=none", "ks=[1]", "-q"]
+    assert main(["run", *command, "embedder=bm25"]) == 0
+    assert main(["sweep", *command, "embedder=bm25,static"]) == 0
+    one, many = sorted(Path("denominator-out/artifacts").glob("*/artifacts/documents.jsonl"))
+    assert one.read_bytes() == many.read_bytes()
+    kept = tuple(native.read_documents(one))
+    cells = [json.loads(path.read_text()) for path in Path("denominator-out/artifacts").glob("*/artifacts/cell.json")]
+    assert {cell["dataset"]["corpus_hash"] for cell in cells} == {corpus_hash(kept)}
+    assert kept[0].text[0:13] == "Open at\nnine."
+    for cell in cells:
+        assert [by.split(" by ")[0] for by in cell["dataset"]["extracted"]] == ["1 .docx", "1 .html", "1 .pdf"]
+
+
+def test_doctor_names_every_file_that_gives_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("docs").mkdir()
+    Path("docs/a.txt").write_text("Open at nine.")
+    Path("docs/b.pdf").write_bytes(pdf([]))
+    Path("docs/c.docx").write_bytes(b"PK")
+    Path("docs/d.html").write_text("<p>")
+    Path("docs/e.txt").symlink_to("/etc/hostname")
+    Path("q.jsonl").write_text('{"id": "q", "question": "x", "state": "answerable", "gold": ["a.txt"]}\n')
+    assert main(["doctor", "--folder", "docs", "--questions", "q.jsonl"]) == 1
+    printed = capsys.readouterr().out
+    for words in (
+        "b.pdf: has no text layer",
+        "c.docx: is a broken zip",
+        "d.html: has no visible text",
+        "e.txt: is a link out",
+    ):
+        assert f"docs/{words}" in printed

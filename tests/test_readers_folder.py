@@ -42,7 +42,7 @@ def test_folder(tmp_path: Path) -> None:
     ]
     assert made.questions[0].gold == ((Evidence("b/one.md", 2, 6),),)
     assert made.notes == (
-        f"offsets refer to extracted text (documents.jsonl): 1 .html by html.parser of Python {sys.version.split()[0]}",
+        f"offsets refer to extracted text (documents.jsonl of the sweep or run): 1 .html by html.parser of Python {sys.version.split()[0]}",
         "files of other kinds, not read: .png (1)",
         "hidden, not read: 1 (.hidden.txt)",
     )

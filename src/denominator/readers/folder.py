@@ -37,7 +37,8 @@ class Found:
 
     def notes(self) -> Iterator[str]:
         if self.extracted:
-            yield f"offsets refer to extracted text (documents.jsonl): {', '.join(self.extractors())}"
+            by = ", ".join(self.extractors())
+            yield f"offsets refer to extracted text (documents.jsonl of the sweep or run): {by}"
         if self.unread:
             kinds = ", ".join(f"{kind} ({n})" for kind, n in sorted(self.unread.items()))
             yield f"files of other kinds, not read: {kinds}"
@@ -52,6 +53,16 @@ class Found:
 
 def _hidden(name: str) -> bool:
     return name.startswith((".", "~$"))  # the latter: what a word processor keeps while a document is open
+
+
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise InputError(
+            "has a name that is not UTF-8", path=shown, expected="a name that can be an id", fix="rename it"
+        ) from None
 
 
 def _check_link(path: Path, folder: Path) -> None:
@@ -98,19 +109,31 @@ def _files(folder: Path, found: Found) -> dict[str, Path]:
             if _hidden(name):
                 found.hidden.append(identifier)
                 continue
-            try:
-                identifier.encode("utf-8")
-            except UnicodeEncodeError:
-                shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-                raise InputError(
-                    "has a name that is not UTF-8", path=shown, expected="a name that can be an id", fix="rename it"
-                ) from None
-            _check_link(path, folder)
-            if path.is_file():
-                files[identifier] = path
-            elif name in names:
-                found.unread["no ordinary file"] += 1
+            with one_record:
+                _check_name(path)
+                _check_link(path, folder)
+                if path.is_file():
+                    files[identifier] = path
+                elif name in names:
+                    found.unread["no ordinary file"] += 1
     return files
+
+
+def _document(name: str, path: Path, extractor: Extractor, found: Found) -> Document:
+    ending = path.suffix.lower()
+    if ending in MODULES:
+        made = extractor.read(path)
+        found.extracted[ending, made.by] += 1
+        found.remarks += [f"{name}: {note}" for note in made.notes]
+        return Document(name, made.text)
+    text = decode(b"".join(line for _, line in byte_lines(path, ends=True)), path, None)
+    if ending not in HTML:
+        return Document(name, text)
+    text, title = html_text(text)
+    if not text:
+        raise InputError("has no visible text", path=path, expected="a page with text")
+    found.extracted[ending, f"html.parser of Python {sys.version.split()[0]}"] += 1
+    return Document(name, text, title)
 
 
 def read_documents(
@@ -136,20 +159,7 @@ def read_documents(
                 continue
             some = True
             with one_record:
-                if ending in MODULES:
-                    made = extractor.read(path)
-                    found.extracted[ending, made.by] += 1
-                    found.remarks += [f"{name}: {note}" for note in made.notes]
-                    yield Document(name, made.text)
-                    continue
-                text = decode(b"".join(line for _, line in byte_lines(path, ends=True)), path, None)
-                title = None
-                if ending in HTML:
-                    text, title = html_text(text)
-                    found.extracted[ending, f"html.parser of Python {sys.version.split()[0]}"] += 1
-                    if not text:
-                        raise InputError("has no visible text", path=path, expected="a page with text")
-                yield Document(name, text, title)
+                yield _document(name, path, extractor, found)
     if not some:
         raise InputError("holds no documents", path=folder, expected=expected)
 
