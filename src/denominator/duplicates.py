@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +114,7 @@ def near_texts(texts: Sequence[str], *, least: float, width: int) -> list[Alike]
             made = None
     every = 1 + total // MOST_WINDOWS
 
+    @lru_cache(maxsize=2)  # pairs come sorted, so the first of a pair is that of the pair before
     def hashes(i: int) -> npt.NDArray[np.uint64]:
         return windows(plain(texts[i]) if made is None else made[i], width)
 
