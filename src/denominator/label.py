@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from denominator import __version__, labelling
+from denominator.corpus import by_id, ids_of, texts_of
 from denominator.eligibility import BLOCKING
 from denominator.errors import ConfigError, InputError, MeasurementError
 from denominator.labelling import Asked, Book, Candidate, Decision, Item, JsonGroup
@@ -129,8 +130,8 @@ class Sitting:
     questions: Mapping[str, Question] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.documents = {d.id: d for d in self.data.documents}
-        self.texts = {d.id: d.text for d in self.data.documents}
+        self.documents = by_id(self.data.documents)
+        self.texts = texts_of(self.data.documents)
         self.questions = {q.id: q for q in self.data.questions}
 
     def run(self) -> None:
@@ -545,7 +546,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         guess = near(unknown[0], [q.id for q in data.questions])
         raise ConfigError(f"there is no question {unknown[0]!r}" + (f" (did you mean {guess!r}?)" if guess else ""))
-    corpus_ids = {d.id for d in data.documents} if data.corpus_hash is not None else None
+    corpus_ids = ids_of(data.documents) if data.corpus_hash is not None else None
     asked = labelling.queue(data.questions, corpus_ids, evaluate=data.evaluate, states=args.state, ids=args.id)
     if book is None:
         sys.stdout.write(list_text(data, asked))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from denominator import labelling
+from denominator.corpus import by_id, in_order
 from denominator.errors import ConfigError
 from denominator.labelling import Candidate
 from denominator.types import Dataset, Document, Hit
@@ -70,7 +71,7 @@ class Pool:
         from denominator.retrievers.bench import Bench
         from denominator.retrievers.table import Queries, columns_of
 
-        documents = tuple(sorted(data.documents, key=lambda d: d.id))
+        documents = in_order(data.documents)
         chunker = Sentences(PASSAGE)
         columns = columns_of(documents, (chunker.chunk(d) for d in documents))
         table = columns.table(f"label:{PASSAGE}:{data.corpus_hash}", documents)
@@ -160,7 +161,7 @@ def found_by_run(path: str, data: Dataset) -> Found:
     from denominator.readers.runs import read_run
 
     results, _ = read_run(path)
-    documents = {d.id: d for d in data.documents}
+    documents = by_id(data.documents)
     questions = [q.id for q in data.questions if q.id in results]
     if not questions:
         raise ConfigError(f"--run {path}: none of its {len(results)} questions is one of this data set, by id")
