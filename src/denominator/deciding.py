@@ -548,8 +548,11 @@ def as_recorded(report: ScoreReport, name: str, run_id: str) -> RecordedRun:
     )
 
 
-def _file_names(a: str, b: str) -> tuple[str, str]:
-    """Short names of two files that differ."""
+def _file_names(a: str, b: str, answers: tuple[str | None, str | None]) -> tuple[str, str]:
+    """Short names of two runs in files; where both are the same file, of the answers that were given with it."""
+    mine, theirs = answers
+    if a == b and mine and theirs and mine != theirs:
+        a, b = mine, theirs
     one, two = Path(a).name, Path(b).name
     return (one, two) if one != two else (a, b)
 
@@ -589,7 +592,7 @@ class Pair:
 def _pair(args: argparse.Namespace) -> Pair:
     if args.golden is not None:
         ks, budgets = gating.cuts([_named_metric(args.metric)] if args.metric else [])
-        names = _file_names(args.candidate, args.baseline)
+        names = _file_names(args.candidate, args.baseline, (args.answers, args.baseline_answers))
         made = [
             _scored(args, path, ks=ks or (1, 3, 5, 10), budget=budgets[0] if budgets else None, answers=answers)
             for path, answers in ((args.candidate, args.answers), (args.baseline, args.baseline_answers))
@@ -826,7 +829,7 @@ def _gate_files(args: argparse.Namespace, rules: Sequence[Rule]) -> tuple[Measur
     sides = [_scored(args, args.run, ks=ks, budget=budget, answers=args.answers)]
     names = [Path(args.run).name]
     if args.baseline_run is not None:
-        names = list(_file_names(args.run, args.baseline_run))
+        names = list(_file_names(args.run, args.baseline_run, (args.answers, args.baseline_answers)))
         golden = args.baseline_golden
         sides.append(
             _scored(args, args.baseline_run, ks=ks, budget=budget, golden=golden, answers=args.baseline_answers)
