@@ -1,8 +1,9 @@
-"""The same cells by denominator, context-grid and rag-ci, alternately in one run.
+"""The same cells by denominator, context-grid, rag-ci and AutoRAG, alternately in one run.
 
     python benchmarks/peers.py                            # 4, 12, 24, 48 cells; context-grid needs most of an hour
     python benchmarks/peers.py --cells 4 12 --rounds 3
     python benchmarks/peers.py --tools denominator rag-ci --venvs FOLDER      # environments are kept and used again
+    python benchmarks/peers.py --cells 4 --tools denominator autorag          # AutoRAG (1.8 GB) only where it is named
 
 One command: it makes an environment for each peer (pinned versions, the usual package index), writes the documents of
 chunking-eval as plain text and the questions in each tool's own format, and runs every tool's own command in a process
@@ -14,6 +15,7 @@ questions. What differs is named at the end.
 from __future__ import annotations
 
 import argparse
+import csv
 import gzip
 import json
 import os
@@ -40,7 +42,17 @@ GRIDS = {4: (2, 2, 1), 12: (2, 2, 3), 24: (4, 2, 3), 48: (4, 4, 3)}
 POOL = 50
 PARTS = ["scipy", "tokenizers", "semchunk", "bm25s", "PyStemmer", "wordllama"]
 INDEXES = {"bm25": "bm25", "static": "dense", "hybrid": "hybrid:rrf", "hybrid_min_max": "hybrid:weighted"}
-PEERS = {"context-grid": "context-grid==0.9.5", "rag-ci": "rag-ci==0.7.1"}
+OWN = {
+    "fixed_128": "fixed:150,overlap=38",
+    "fixed_256": "fixed:300,overlap=75",
+    "sentences_128": "sentence:5,stride=5",
+    "recursive_256": "recursive:300,overlap=0",
+    "mix": "lexical",
+    "maxsim": "mmr",
+}
+"""context-grid's own parts that come closest: windows of as much text (it counts punctuation), a cheap reranker for a
+cheap one. Its embedder `hash` has 256 dimensions and needs no model."""
+PEERS = {"context-grid": "context-grid==0.9.5", "rag-ci": "rag-ci==0.7.1", "autorag": "AutoRAG==0.3.27"}
 EVALUATES = {
     "denominator": """every question in every cell: coverage and full recall of the spans in 2,000 tokens, recall,
     precision, nDCG, MRR, MAP of documents at four K, by slices, abstention, latency, an interval for each; all pairs of
@@ -49,6 +61,7 @@ EVALUATES = {
     "context-grid": """every question in every cell: six metrics at five K, precision and recall by characters, latency,
     classes of failure; a question leaves the mean of a cell in which no chunk holds half of its span; no interval in
     the table; results.json and a report in Markdown""",
+    "context-grid own": """the same with its own chunkers, embedder and rerankers that come closest, so other cells""",
     "rag-ci sweep": """successive halving, the default: most cells see few questions, the last ones all; one metric,
     recall@5 at half of a passage; the best against the other finalists by a paired bootstrap with Holm; means in one
     JSON file, a page""",
@@ -56,6 +69,9 @@ EVALUATES = {
     per-question file""",
     "rag-ci run": """a command for each cell, which is how rag-ci gives eight metrics with bootstrap intervals and a
     per-question file; indexes are not shared between commands, nothing compares the cells""",
+    "autorag": """only the cells of BM25 and of vectors without a reranker, as its rerankers need torch or a service:
+    recall, precision, nDCG, MRR of chunk ids at 10 (questions without a chunk that holds half of a span are left out),
+    a table of results a cell, no intervals; the best of each step goes on""",
 }
 
 
@@ -124,11 +140,18 @@ def environment(tool: str, folder: Path) -> Path:
     if (folder / tool / "ready").exists():
         return python
     clock = time.perf_counter()
-    base = interpreters()[-1]  # rag-ci needs Python 3.12
+    # rag-ci needs Python 3.12; of AutoRAG's dependencies some have no newer wheels than for 3.11.
+    base = interpreters()[0 if tool == "autorag" else -1]
     subprocess.run([base, "-m", "venv", "--clear", str(folder / tool)], check=True)
     what = [PEERS[tool], *PARTS]
     install = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt")]
-    done = subprocess.run([*install, *what], capture_output=True, text=True, check=False)
+    more = {}
+    if tool == "autorag":  # pip goes back to releases that cannot be built any more; nltk refuses files that are links
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "uv"], check=True, capture_output=True)
+        install = [str(python.parent / "uv"), "pip", "install", "--python", str(python), "matplotlib>=3.8"]
+        more = {"UV_LINK_MODE": "copy"}
+    env = os.environ | more
+    done = subprocess.run([*install, *what], capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         raise SystemExit(f"{PEERS[tool]} cannot be installed with {base}:\n{done.stderr[-2000:]}")
     (folder / tool / "ready").touch()
@@ -186,19 +209,30 @@ def denominator(bench: Bench, grid: Grid) -> Measured:
 
 
 def context_grid(bench: Bench, grid: Grid) -> Measured:
+    axes: dict[str, Any] = {
+        "chunker": [f"shared:{name}" for name in grid.chunker],
+        "embedder": ["static"],
+        "reranker": [None if name == "none" else f"shared:{name}" for name in grid.reranker],
+    }
+    return context_grid_run(bench, grid, axes)
+
+
+def context_grid_own(bench: Bench, grid: Grid) -> Measured:
+    axes: dict[str, Any] = {
+        "chunker": [OWN[name] for name in grid.chunker],
+        "embedder": ["hash"],
+        "reranker": [None if name == "none" else OWN[name] for name in grid.reranker],
+    }
+    return context_grid_run(bench, grid, axes)
+
+
+def context_grid_run(bench: Bench, grid: Grid, axes: dict[str, Any]) -> Measured:
     where = bench.fresh()
     config = {
         "corpus": str(bench.data / "documents"),
         "evalset": str(bench.data / "contextgrid.jsonl"),
         "plugins": [str(HERE / "peers" / "contextgrid_plugin.py")],
-        "grid": {
-            "parser": ["text"],
-            "chunker": [f"shared:{name}" for name in grid.chunker],
-            "embedder": ["static"],
-            "index": [INDEXES[name] for name in grid.embedder],
-            "reranker": [None if name == "none" else f"shared:{name}" for name in grid.reranker],
-            "candidates": [POOL],
-        },
+        "grid": axes | {"parser": ["text"], "index": [INDEXES[e] for e in grid.embedder], "candidates": [POOL]},
         "run": {"mode": "factorial", "k": 10, "headline": "recall@5", "cache": "memory"},
         "report": {"out": str(where / "results"), "formats": ["markdown", "json"]},
     }
@@ -252,12 +286,28 @@ def ragci_runs(bench: Bench, grid: Grid) -> Measured:
     return Measured(wall, cpu, len(taken), len(taken), "recall@5", statistics.fmean(values))
 
 
+def auto_rag(bench: Bench, grid: Grid) -> Measured:
+    where = bench.fresh()
+    command = [str(bench.python["autorag"]), str(HERE / "peers" / "autorag_run.py"), "projects", *grid.chunker]
+    env = {"PYTHONPATH": f"{ROOT / 'src'}:{HERE / 'peers'}", "PEERS_DOCUMENTS": str(bench.data / "documents.jsonl")}
+    wall, cpu = bench.run(command, where, PEERS_QUESTIONS=str(bench.data / "ragci.jsonl"), **env)
+    tables = (where / "projects").glob("*/project/0/retrieval/*/summary.csv")
+    values = [
+        float(row["retrieval_recall"])
+        for path in sorted(tables)
+        for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+    ]
+    return Measured(wall, cpu, len(values), len(values), "recall@10", statistics.fmean(values))
+
+
 TOOLS: dict[str, Callable[[Bench, Grid], Measured]] = {
     "denominator": denominator,
     "context-grid": context_grid,
+    "context-grid own": context_grid_own,
     "rag-ci sweep": ragci_sweep,
     "rag-ci sweep, all": ragci_sweep_all,
     "rag-ci run": ragci_runs,
+    "autorag": auto_rag,
 }
 
 
@@ -277,7 +327,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, nargs="?", default=BESIDE, help="the folder of chunking-eval")
     parser.add_argument("--cells", type=int, nargs="+", default=list(GRIDS), choices=list(GRIDS))
-    parser.add_argument("--tools", nargs="+", default=list(TOOLS), choices=["rag-ci", *TOOLS])
+    parser.add_argument("--tools", nargs="+", default=[*TOOLS][:-1], choices=["rag-ci", *TOOLS])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of libraries, for all tools")
     parser.add_argument("--venvs", type=Path, help="folder for the peers' environments; without it they are temporary")
@@ -297,7 +347,7 @@ def main() -> None:
             for cells in args.cells:
                 for name in names if number % 2 == 0 else names[::-1]:
                     run = TOOLS[name](bench, Grid.of(cells))
-                    assert run.cells == cells, (name, run)
+                    assert run.cells == cells or name == "autorag", (name, run)
                     taken[cells][name].append(run)
                     print(f"  {cells} cells, {name}: {run.wall:.1f} s", flush=True)
         table(taken)
