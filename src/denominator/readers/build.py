@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
+from unicodedata import normalize
 
 from denominator.corpus import held, ids_of, in_order
 from denominator.eligibility import assume_answerable as mark_answerable
@@ -77,6 +78,14 @@ def dataset(
         if absent:
             shown = ", ".join(repr(i) for i in sorted(absent)[:5])
             said.append(f"gold documents that are not in the corpus: {len(absent)} ({shown})")
+            forms = {normalize("NFC", i) for i in ids if not i.isascii()} if not all(map(str.isascii, absent)) else ()
+            twins = sorted(i for i in absent if normalize("NFC", i) in forms)
+            if twins:  # they look alike
+                shown = ", ".join(repr(i) for i in twins[:5])
+                said.append(
+                    f"of these, in the corpus in another Unicode form: {len(twins)} ({shown}); "
+                    "write both alike, NFC is usual"
+                )
         blank = 0
 
         def counted() -> Iterator[Document]:  # one walk over the texts for both

@@ -2,7 +2,8 @@
 
 `columns` says which column holds which of our fields (`id`, `question`, `gold`, `answer`, `state` or `answerable`,
 `grades`, `needs_review`, `lang`, `cluster`). Cells stay text exactly as written: `0012`, `NA` and `null` are
-ordinary texts, nothing is inferred from how a cell looks.
+ordinary texts, nothing is inferred from how a cell looks. Cells of a `.csv` stand between commas; between semicolons or
+tabs where its first line holds no comma, or as Excel's line `sep=;` says.
 
 The mapping for `golden_set.json` of the evaluation starter that this project improves on is `STARTER`.
 """
@@ -13,6 +14,7 @@ import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -95,30 +97,53 @@ def format_of(path: Path, given: Format = "auto") -> Format:
     return FORMATS[ending]
 
 
+def _check_names(names: Sequence[str], path: Path, line: int | None) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(
+            "two columns have one name",
+            path=path,
+            line=line,
+            found=", ".join(map(repr, twice)),
+            expected="a name for each column",
+        )
+
+
 def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
     lines = (decode(raw, path, number) for number, raw in byte_lines(path, ends=True))
+    first = next(lines)
+    skipped = 0
+    if delimiter == ",":
+        if first.casefold().startswith("sep=") and len(first.strip()) == 5:  # a line that Excel reads and writes
+            delimiter, skipped, first = first.strip()[4], 1, next(lines, "")
+        elif "," not in first:
+            delimiter = next((other for other in ";\t" if other in first), ",")
     before = csv.field_size_limit(sys.maxsize)  # a cell may hold a whole document
     try:
-        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+        reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         header: list[str] | None = None
-        number, line = 0, 1
+        number, line = 0, 1 + skipped
         while True:
             try:
                 cells = next(reader, None)
             except csv.Error as error:
+                bare = "new-line character" in str(error)
                 raise InputError(
-                    "is not well-formed", path=path, line=reader.line_num, found=str(error), expected="quoted CSV"
+                    "holds a bare carriage return" if bare else "is not well-formed",
+                    path=path,
+                    line=reader.line_num + skipped,
+                    found=None if bare else str(error),
+                    expected="lines that end in LF or CRLF" if bare else "quoted CSV",
+                    fix="save it again as CSV UTF-8, or quote the cell" if bare else None,
                 ) from None
             if cells is None:
                 break
-            start, line = line, reader.line_num + 1
+            start, line = line, reader.line_num + skipped + 1
             if not cells:
                 continue
             if header is None:
                 header = cells
-                twice = sorted({name for name in header if header.count(name) > 1})
-                if twice:
-                    raise InputError("two columns have one name", path=path, line=start, found=", ".join(twice))
+                _check_names(header, path, start)
                 continue
             number += 1
             with one_record:
@@ -174,6 +199,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     number = 0
     try:
         with parquet.ParquetFile(path) as file:
+            _check_names(file.schema_arrow.names, path, None)
             for batch in file.iter_batches(batch_size=1024):
                 for item in batch.to_pylist():
                     number += 1

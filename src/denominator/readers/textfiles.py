@@ -198,7 +198,7 @@ def parse_json(text: str, path: Path, line: int | None) -> Any:
     except json.JSONDecodeError as error:
         at = error.lineno if line is None else line
         raise InputError(
-            f"malformed JSON: {error.msg} at column {error.colno}",
+            f"malformed JSON: {error.msg.removesuffix(' at')} at column {error.colno}",
             path=path,
             line=at,
             found=repr(text[max(0, error.pos - 20) : error.pos + 40]),
