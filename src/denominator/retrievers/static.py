@@ -247,12 +247,19 @@ def chunk_bags(bench: Bench) -> Bags:
     model, table = static_model(), bench.table
 
     def compute() -> Payload:
-        parts = [model.bags(batch) for batch in table.batches()]
+        offsets: list[Ints] = []
+        tokens: list[npt.NDArray[Any]] = []
+        counts: list[npt.NDArray[Any]] = []
+        for batch in table.batches():
+            bags = model.bags(batch)
+            offsets.append(bags.offsets)
+            tokens.append(bags.tokens)
+            counts.append(bags.counts)
         return Payload(
             {
-                "offsets": _joined_offsets([p.offsets for p in parts]),
-                "tokens": _joined([p.tokens for p in parts], np.uint16),
-                "counts": _joined([p.counts for p in parts], np.uint32),
+                "offsets": _joined_offsets(offsets),
+                "tokens": _joined(tokens, np.uint16),
+                "counts": _joined(counts, np.uint32),
             }
         )
 
@@ -266,5 +273,8 @@ def _joined_offsets(parts: Iterable[Ints]) -> Ints:
     return np.concatenate(([0], np.cumsum(np.concatenate(lengths) if lengths else []))).astype(np.int64)
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
-    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
+def _joined(parts: list[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
+    """The parts as one array; they are let go, so that a large corpus is not held twice."""
+    joined = np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
+    parts.clear()
+    return joined
