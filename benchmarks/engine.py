@@ -166,7 +166,7 @@ def empty(arguments: list[str]) -> None:
     """Hydra's multirun of the same cells with a job that does nothing."""
     import hydra
 
-    from denominator.app import conf_dir
+    from denominator.composing import conf_dir
 
     os.environ.setdefault("DENOMINATOR_LAUNCH", "empty")
     sys.argv = ["empty", "--multirun", *arguments]

@@ -66,7 +66,7 @@ def leftovers(folder: Path) -> list[str]:
     out = folder / "out"
     places = [out / "cache" / "tmp", out / "cache" / "locks", out / "pending", out / "hydra" / "locks"]
     left = [p for place in places if place.exists() for p in place.iterdir()]
-    left += [p for p in folder.rglob("*") if p.suffix == ".new" or p.name.startswith(".write-")]
+    left += [p for p in folder.rglob("*") if p.suffix == ".new" or p.name.startswith(".write")]
     left += [p for p in (folder / "temporary").iterdir() if p.name != "joblib_memmapping_folder"]
     return sorted(str(p.relative_to(folder)) for p in left)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from denominator import app, config
+from denominator import app, composing, config
 from denominator.errors import ConfigError, MeasurementError
 from denominator.types import Plan
 
@@ -30,14 +30,14 @@ def needs(group: str, choice: str) -> list[str]:
     return [f"{group}.{key}={OWN.get(key, 'somewhere')}" for key in needed]
 
 
-def jobs_of(*overrides: str, mode: app.Mode = "sweep") -> list[app.Job]:
+def jobs_of(*overrides: str, mode: composing.Mode = "sweep") -> list[composing.Job]:
     args = app.parse(overrides)
     with app.application(args, args.overrides) as application:
         return app.compose_jobs(application, mode)[0]
 
 
 def test_conf_is_found_and_is_the_folder_of_the_source_tree() -> None:
-    assert app.conf_dir() == CONF
+    assert composing.conf_dir() == CONF
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_experiments_open_with_the_command_that_runs_them(experiment: str) -> No
 def test_every_choice_builds(choice: str) -> None:
     group, _, name = choice.partition("=")
     (job,) = jobs_of(choice, *needs(group, name), mode="run")
-    assert job.params[group] == app.kind_of(name)
+    assert job.params[group] == composing.kind_of(name)
 
 
 @pytest.mark.parametrize("group", config.GROUPS)

@@ -667,7 +667,7 @@ def test_every_configuration_composes_and_loads(name: str, tmp_path: Path) -> No
     from omegaconf import OmegaConf
 
     from denominator import config
-    from denominator.app import conf_dir
+    from denominator.composing import conf_dir
 
     overrides = files(tmp_path)[name]
     data, _ = doctor.gather(doctor.load_named(name, overrides))
@@ -683,7 +683,7 @@ def test_every_configuration_composes_and_loads(name: str, tmp_path: Path) -> No
 
 
 def test_every_reader_has_a_configuration() -> None:
-    from denominator.app import conf_dir
+    from denominator.composing import conf_dir
 
     there = {p.stem for p in (conf_dir() / "dataset").glob("*.yaml")}
     assert there - set(READERS) == {"chunking_eval", "clapnq", "mtrag_un", "starter"}

@@ -315,7 +315,7 @@ def test_nobody_listens():
 
 
 def test_the_yaml_builds():
-    from denominator.app import conf_dir
+    from denominator.composing import conf_dir
 
     text = (conf_dir() / "embedder" / "pgvector.yaml").read_text(encoding="utf-8")
     node = yaml.safe_load(text) | {"table": "chunks", "dsn": None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from denominator.tracking import Store, default_uri, load_sweep
 from tests import postgres
 from tests.blank_store import blank_store
 from tests.mlflow_server import serving
+from tests.test_app import start, write_data
 from tests.test_tracking import make
 
 WORKERS, CELLS = 8, 24
@@ -195,3 +197,44 @@ def test_accounts_wrong_ones_and_a_server_that_went_away(tmp_path: Path, monkeyp
         assert again.send_pending() == ["waiting"]
         assert again.send_pending() == []
         assert len(again.search(f"tags.cell_key = '{waiting.cell_key}'")) == 1
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("how", ["joblib", "processes"])
+def test_eight_workers_of_one_sweep_on_a_server_with_postgresql(tmp_path: Path, how: str) -> None:
+    """A real sweep: eight joblib workers over 24 cells, or eight calls of the same command at once over 8 cells."""
+    psycopg = pytest.importorskip("psycopg")
+    write_data(tmp_path / "data")
+    (tmp_path / "own").mkdir()
+    grid = ["sweep", "chunker=whole,sentences_128", "reranker=none,mix", "tracking.experiment=eight"]
+    if how == "joblib":
+        grid += ["embedder.k1=0.8,0.9,1.0,1.1,1.2,1.3", "hydra/launcher=joblib", "hydra.launcher.n_jobs=8"]
+    else:
+        grid += ["embedder.k1=0.8,0.9"]
+    calls, cells = (1, 24) if how == "joblib" else (WORKERS, 8)
+    with postgres.running() as server:
+        address = server.dsn.replace("postgresql://", "postgresql+psycopg://", 1)
+        with serving(tmp_path, address, *documented_server()) as tracking:
+            jobs = [start(tmp_path, *grid, f"tracking.uri={tracking.uri}") for _ in range(calls)]
+            said = [job.communicate(timeout=500) for job in jobs]
+            with psycopg.connect(server.dsn) as connection:
+                runs = connection.execute(
+                    "select r.run_uuid, r.status, k.value, c.value, d.value from runs r "
+                    "join tags k on k.run_uuid = r.run_uuid and k.key = 'kind' "
+                    "left join tags c on c.run_uuid = r.run_uuid and c.key = 'cell_key' "
+                    "left join tags d on d.run_uuid = r.run_uuid and d.key = 'recorded'"
+                ).fetchall()
+    assert [job.returncode for job in jobs] == [0] * calls, [out + err for out, err in said]
+    for shown, err in said:
+        for word in ("Traceback", "ERROR", "FAILED", "NOT RECORDED", "no report"):
+            assert word not in shown + err, shown + err
+    found = [key for _, _, kind, key, _ in runs if kind == "cell"]
+    assert len(found) == len(set(found)) == cells
+    assert [kind for _, _, kind, _, _ in runs if kind != "cell"] == ["sweep"]
+    assert {(status, recorded) for _, status, _, _, recorded in runs} == {("FINISHED", "true")}
+    computed = [int(n) for out, _ in said for n in re.findall(r"(\d+) computed", out)]
+    assert sum(computed) == cells, "each cell was computed by exactly one of them"
+    left = [
+        p for place in ("pending", "hydra/locks", "cache/tmp") for p in (tmp_path / "denominator-out" / place).glob("*")
+    ]
+    assert left == []

@@ -192,7 +192,7 @@ def top_commands(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _hydra(command: str, given: list[str]) -> int:
-    from denominator.app import conf_dir
+    from denominator.composing import conf_dir
 
     flags = ("-q", "--quiet", "--debug", "--dry-run", "--json-logs")
     rest = [a for a in given if a not in flags]

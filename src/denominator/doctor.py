@@ -121,7 +121,7 @@ def load_named(name: str, overrides: Sequence[str] = (), config_dir: str | None 
     from omegaconf.errors import OmegaConfBaseException
 
     from denominator import config
-    from denominator.app import conf_dir
+    from denominator.composing import conf_dir
 
     folders = [Path(config_dir)] if config_dir else []
     folders.append(conf_dir())
