@@ -88,6 +88,18 @@ def test_gate_without_answers_cannot_judge():
         judge([parse_rule("answered no-regression")], measured(run), measured(run))
 
 
+def test_gate_on_abstention_across_versions_of_the_lists(runs):
+    """Versions only add languages, so they differ for a run in which an answer had no list, and for no other."""
+    new = measured(runs[0])
+    old = measured(replace(runs[0], run_id="o", name="old", plan=replace(PLAN, phrases="phrases-v1")))
+    rules = [parse_rule("uar >= baseline")]
+    assert judge(rules, new, old).verdict == "pass"
+    unread = [replace(o, abstained=None, rung="no_patterns") if o.id == "u000" else o for o in runs[0].outcomes]
+    old = measured(replace(old.run, outcomes=tuple(unread)))
+    assert "phrases differ" in judge(rules, new, old).results[0].message
+    assert judge(rules, new, old, allow=("phrases",)).verdict == "pass"
+
+
 def test_compare_pairs_what_both_answered(runs):
     """30 questions in common: the difference, its interval and its test are those of these 30 alone."""
     good, poor = runs

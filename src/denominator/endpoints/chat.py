@@ -10,6 +10,7 @@ from functools import lru_cache
 from threading import Event
 from typing import Any, ClassVar, Literal
 
+from denominator import phrases
 from denominator.answerers import Written, asked_judge, content_hash
 from denominator.cache import Cache
 from denominator.endpoints.client import CONTENT, Client, Endpoint, EndpointError
@@ -364,8 +365,9 @@ class Chat(ChatModel):
     Context: the first `k` chunks, the first `budget` tokens (regex-v1; the last chunk is cut as `budget_cut` says), or
     both; with neither, the plan's budget. `system` and `prompt` are Jinja templates in a sandbox over `question`,
     `chunks` (each with `number`, `id`, `title`, `text`), `context` (the texts, joined), `history` (of a dialogue: role,
-    text) and `lang`. `judge`: a `Judge` for replies that no other rung decides; `grader`: a `Grader` of their
-    correctness; `hand`: a file of labels by hand that both are held against.
+    text) and `lang`. The part's own `lang`: the language of the answers, where it is not that of the questions.
+    `judge`: a `Judge` for replies that no other rung decides; `grader`: a `Grader` of their correctness; `hand`: a file
+    of labels by hand that both are held against.
 
     A question that retrieval failed on is not asked; its answer is an error, and so is one that the server does not
     give. Errors are undecided, not refusals. Replies are kept per request.
@@ -375,6 +377,7 @@ class Chat(ChatModel):
     prompt: str = PROMPT
     k: int | None = None
     budget: int | None = None
+    lang: str | None = None
     judge: Judge | None = None
     grader: Grader | None = None
     hand: str | None = None
@@ -389,6 +392,8 @@ class Chat(ChatModel):
                 self._whole(name, 1)
         for name in ("system", "prompt"):
             _template(getattr(self, name), f"{self.what}: {name}", NAMES)
+        if self.lang is not None:
+            phrases.check_languages([self.lang])
         for name, kind in (("judge", Judge), ("grader", Grader)):
             given = getattr(self, name)
             if given is not None and not isinstance(given, kind):
@@ -416,7 +421,7 @@ class Chat(ChatModel):
             if isinstance(reply, str):
                 answers[question.id] = Answer(error=reply)
             else:
-                answers[question.id] = Answer(text=reply["text"], structured=reply["flag"])
+                answers[question.id] = Answer(text=reply["text"], structured=reply["flag"], lang=self.lang)
         failed = sum(isinstance(reply, str) for reply in replies)
         facts = {**self.bill(replies, "answerer"), "answerer_failed": float(failed)}
         notes = (f"{failed} of {len(asked)} questions got no answer from {self.model}",) if failed else ()
