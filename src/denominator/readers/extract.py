@@ -5,7 +5,7 @@ blanks as one. PDF (PDFium, through pypdfium2): lines as they are set, pages end
 last one with neither), so `text.split("\n\f")` gives the pages; a word that is broken at a line's end is joined where
 both parts are lower case; headers, footers and page numbers are text like any other. DOCX (mammoth, then as HTML):
 paragraphs, lists, tables, text boxes, footnotes at the end, tracked changes as if accepted; no headers, footers,
-comments, and no equations and fields (a note counts them); it has no pages until it is printed, so a page break is a
+comments, and no equations and fields (a note names them); it has no pages until it is printed, so a page break is a
 paragraph's end.
 
 PDF and DOCX are read by a process of its own (this module is its main program), one for a whole folder: a file that
@@ -21,7 +21,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections import Counter
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from importlib.util import find_spec
@@ -247,9 +246,9 @@ def _docx(path: Path) -> dict[str, Any]:
         return _refusal(
             "has no text", found="no characters (only pictures?)", expected="text", fix="take it out of the folder"
         )
-    names = (m.message.partition("unrecognised element was ignored: ")[2] for m in made.messages)
-    lost = Counter(name.rpartition("}")[2].rpartition(":")[2] for name in names if name)
-    notes = [f"elements that were not read: {', '.join(f'{k} ({n})' for k, n in sorted(lost.items()))}"] if lost else []
+    names = (m.message.partition("unrecognised element was ignored: ")[2] for m in made.messages)  # each kind once
+    lost = sorted({name.rpartition("}")[2].rpartition(":")[2] for name in names if name})
+    notes = [f"elements that were not read: {', '.join(lost)}"] if lost else []
     return {"text": text, "by": f"mammoth {version('mammoth')}", "notes": notes}
 
 
