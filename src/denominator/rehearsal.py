@@ -244,11 +244,14 @@ def _rerank_money(needed: Any, sizes: _Sizes) -> Iterator[str]:
 
 def _chat_money(cells: Sequence[tuple[Cell, Dataset]]) -> Iterator[str]:
     for cell, data in cells:
-        for part, _ in _inside(cell.answerer):
+        for part, above in _inside(cell.answerer):
             if not hasattr(part, "price_per_million_input") or not hasattr(part, "replies"):
                 continue
-            context = getattr(part, "budget", None) or cell.plan.budget
-            sent = len(data.questions) * context + _question_tokens(data)
+            if above is None:
+                read = float(len(data.questions) * (getattr(part, "budget", None) or cell.plan.budget))
+            else:  # a judge or a grader reads the answers; which of them, nobody knows yet
+                read = _answer_tokens(above, data)
+            sent = read + _question_tokens(data)
             back = len(data.questions) * (part.max_tokens or 0)
             how = f"about {sent:,.0f} tokens sent, at most {back:,.0f} received"
             what = f"{type(part).__name__.lower()} {part.model}, {cell.name}"
@@ -257,6 +260,15 @@ def _chat_money(cells: Sequence[tuple[Cell, Dataset]]) -> Iterator[str]:
             else:
                 amount = sent * (part.price_per_million_input or 0) + back * (part.price_per_million_output or 0)
                 yield _money(what, amount / 1e6, how)
+
+
+def _answer_tokens(answerer: Any, data: Dataset) -> float:
+    """Tokens of all recorded answers; of written ones what they may be at most."""
+    from denominator.tokens import count
+
+    if hasattr(answerer, "answers"):
+        return float(sum(count(a.text or "") for a in answerer.answers().values()))
+    return float(len(data.questions) * (answerer.max_tokens or 0))
 
 
 def _question_tokens(data: Dataset) -> float:
