@@ -251,7 +251,7 @@ def _chat_money(cells: Sequence[tuple[Cell, Dataset]]) -> Iterator[str]:
                 read = float(len(data.questions) * (getattr(part, "budget", None) or cell.plan.budget))
             else:  # a judge or a grader reads the answers; which of them, nobody knows yet
                 read = _answer_tokens(above, data)
-            sent = read + _question_tokens(data)
+            sent = read + _question_tokens(data) + _prompt_tokens(part, data)
             back = len(data.questions) * (part.max_tokens or 0)
             how = f"about {sent:,.0f} tokens sent, at most {back:,.0f} received"
             what = f"{type(part).__name__.lower()} {part.model}, {cell.name}"
@@ -260,6 +260,14 @@ def _chat_money(cells: Sequence[tuple[Cell, Dataset]]) -> Iterator[str]:
             else:
                 amount = sent * (part.price_per_million_input or 0) + back * (part.price_per_million_output or 0)
                 yield _money(what, amount / 1e6, how)
+
+
+def _prompt_tokens(part: Any, data: Dataset) -> float:
+    """Tokens of the system prompt of every request, and of the reference answers where the prompt has them."""
+    from denominator.tokens import count
+
+    references = [a for q in data.questions for a in q.answers] if "references" in getattr(part, "names", ()) else []
+    return float(len(data.questions) * count(part.system) + sum(map(count, references)))
 
 
 def _answer_tokens(answerer: Any, data: Dataset) -> float:
