@@ -367,3 +367,22 @@ def test_answers_in_another_language_than_their_questions(tmp_path, capsys):
 def test_what_is_no_language(files, lang, message):
     with pytest.raises(ConfigError, match=f"lang: found .*, expected a code such as {message}"):
         Recorded(str(files / "answers.jsonl"), lang=lang)
+
+
+def test_the_rehearsal_never_says_less_than_what_is_sent(files, server):
+    """Tokens by regex-v1 of everything but the words around them in the prompt, for all answers at most."""
+    from denominator.rehearsal import _chat_money
+    from denominator.tokens import count
+
+    price = {"price_per_million_input": 1e6, "system": "One two three.", "max_tokens": 1}
+    part = recorded(files, server, judge=part_of(server, Judge, **price), grader=part_of(server, Grader, **price))
+    data = Native(folder=str(files))
+    cell = Cell("c", {}, data, WholeDocument(), BM25(), NoRerank(), part, PLAN)
+    said = dict(line.split(": ", 1) for line in _chat_money([(cell, data.load())]))
+    asked = sum(count(q.question) for q in data.load().questions)
+    texts = asked + sum(map(count, TEXTS.values())) + 5 * 4
+    assert f"about {texts:,} tokens sent, at most 5 received" in said["judge m, c"]
+    assert f"at most {texts:,}" in said["judge m, c"]
+    references = sum(map(count, ("Puna-maali", "Viisi tuntia", "Sininen")))
+    assert f"about {texts + references:,} tokens sent" in said["grader m, c"]
+    assert server.requests == []
