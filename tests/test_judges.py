@@ -130,6 +130,7 @@ def test_the_record_names_judge_and_grader_with_their_prompts(files, server):
     made = ran(files, recorded(files, server))
     hashes = {k: v for k, v in made.params.items() if k.endswith(".hash")}
     assert set(hashes) == {"answerer.judge.hash", "answerer.grader.hash"}
+    assert (made.params["answerer.judge.model"], made.params["answerer.grader.model"]) == ("m", "m")
     for change in ({"prompt": "{{ text }}?"}, {"model": "n"}, {"temperature": 1.0}, {"version": "2"}):
         other = recorded(files, server, judge=part_of(server, Judge, **change))
         assert instruments(other)["answerer.judge.hash"] != hashes["answerer.judge.hash"]

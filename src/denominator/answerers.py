@@ -137,8 +137,13 @@ def asked_judge(
 
 def instruments(part: Any) -> dict[str, str]:
     """Parameters of a run that say which judge and which grader read its answers, prompts included."""
-    given = {name: getattr(part, name, None) for name in ("judge", "grader")}
-    return {f"answerer.{name}.hash": sha(describe(one))[:12] for name, one in given.items() if one is not None}
+    found: dict[str, str] = {}
+    for name in ("judge", "grader"):
+        one = getattr(part, name, None)
+        if one is not None:
+            found[f"answerer.{name}.hash"] = sha(describe(one))[:12]
+            found |= {f"answerer.{name}.model": one.model} if isinstance(getattr(one, "model", None), str) else {}
+    return found
 
 
 # ------------------------------------------------------------------ what the answers' texts are worth
