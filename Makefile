@@ -8,7 +8,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
-.PHONY: help env demo test ci lint types contracts quick services slow pythons wheel mlflow-range pictures bench study ui clean
+.PHONY: help env demo test ci lint types contracts quick services slow pythons wheel mlflow-range extras pictures bench study ui clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -55,7 +55,7 @@ slow: $(VENV)/.dev
 services: $(VENV)/.dev
 	@bash .ci/services
 
-ci: services slow pythons wheel mlflow-range ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment
+ci: services slow pythons wheel mlflow-range extras ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment, torch
 
 pythons: $(VENV)/.dev
 	@bash .ci/pythons
@@ -65,6 +65,9 @@ wheel: $(VENV)/.dev
 
 mlflow-range: $(VENV)/.dev
 	@bash .ci/mlflow-range
+
+extras: $(VENV)/.dev ## sentence-transformers, fastembed and other frameworks for real (installs torch: 2 GB, minutes)
+	@bash .ci/extras
 
 pictures: $(VENV)/.dev ## the pictures of docs/mlflow.md from the demo sweep (Chromium, Node.js with playwright-core)
 	@$(BIN)/denominator sweep -q

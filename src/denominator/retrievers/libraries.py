@@ -208,7 +208,9 @@ def checked_limit(who: str, model: Any, max_tokens: int | None) -> int | None:
         return int(own) if bounded else None
     if not bounded:
         raise ConfigError(f"{who}: max_tokens must be null, the model reads texts of any length")
-    places = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    # The model's configuration; before 6 an embedder shows it only through its first module.
+    config = getattr(model, "config", None) or getattr(getattr(model[0], "auto_model", None), "config", None)
+    places = getattr(config, "max_position_embeddings", None)
     if places is not None and max_tokens > places:
         raise ConfigError(f"{who}: max_tokens is {max_tokens}, the model has {places} places")
     model.max_seq_length = max_tokens
