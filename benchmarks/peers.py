@@ -1,6 +1,6 @@
 """The same cells by denominator, context-grid, rag-ci and AutoRAG, alternately in one run.
 
-    python benchmarks/peers.py                            # 4, 12, 24, 48 cells; context-grid needs most of an hour
+    python benchmarks/peers.py                            # 4, 12, 24, 48 cells; context-grid needs more than an hour
     python benchmarks/peers.py --cells 4 12 --rounds 3
     python benchmarks/peers.py --tools denominator rag-ci --venvs FOLDER      # environments are kept and used again
     python benchmarks/peers.py --cells 4 --tools denominator autorag          # AutoRAG (1.8 GB) only where it is named
@@ -9,7 +9,7 @@ One command: it makes an environment for each peer (pinned versions, the usual p
 chunking-eval as plain text and the questions in each tool's own format, and runs every tool's own command in a process
 of its own, with empty caches, one thread for libraries, the start of the process counted for all. All tools get the
 same chunks and the same vectors from the same functions (`benchmarks/peers/`), the same pool for rerankers and the same
-questions. What differs is named at the end.
+questions. Rows called `own` are cells of the same kinds with each tool's own parts. What differs is named at the end.
 """
 
 from __future__ import annotations
@@ -48,20 +48,23 @@ OWN = {
     "sentences_128": "sentence:5,stride=5",
     "recursive_256": "recursive:300,overlap=0",
     "mix": "lexical",
-    "maxsim": "mmr",
+    "maxsim": "mmr:0.3",
 }
-"""context-grid's own parts that come closest: windows of as much text (it counts punctuation), a cheap reranker for a
-cheap one. Its embedder `hash` has 256 dimensions and needs no model."""
+"""context-grid's own parts: windows of as much text (it counts punctuation), rescoring by terms, and MMR. Its embedder
+`hash` has 256 dimensions and needs no model."""
+KINDS = {"mix": "bm25_rescore", "maxsim": "mmr"}
+"""Rerankers of the same kinds in denominator: MMR with weight .7 for a diversity of .3."""
 PEERS = {"context-grid": "context-grid==0.9.5", "rag-ci": "rag-ci==0.7.1", "autorag": "AutoRAG==0.3.27"}
 EVALUATES = {
     "denominator": """every question in every cell: coverage and full recall of the spans in 2,000 tokens, recall,
     precision, nDCG, MRR, MAP of documents at four K, by slices, abstention, latency, an interval for each; all pairs of
     cells tested and corrected, the best set; for each cell a run in MLflow with its per-question file and figures; a
     report in HTML""",
+    "denominator own": """the same with its own rerankers of the kinds that context-grid has: bm25_rescore, mmr""",
     "context-grid": """every question in every cell: six metrics at five K, precision and recall by characters, latency,
     classes of failure; a question leaves the mean of a cell in which no chunk holds half of its span; no interval in
     the table; results.json and a report in Markdown""",
-    "context-grid own": """the same with its own chunkers, embedder and rerankers that come closest, so other cells""",
+    "context-grid own": """the same with its own chunkers, its embedder `hash` and its rerankers none, lexical, mmr""",
     "rag-ci sweep": """successive halving, the default: most cells see few questions, the last ones all; one metric,
     recall@5 at half of a passage; the best against the other finalists by a paired bootstrap with Holm; means in one
     JSON file, a page""",
@@ -208,6 +211,10 @@ def denominator(bench: Bench, grid: Grid) -> Measured:
     return Measured(wall, cpu, len(cells), len(cells), "coverage@b2000", statistics.fmean(values))
 
 
+def denominator_own(bench: Bench, grid: Grid) -> Measured:
+    return denominator(bench, Grid(grid.chunker, grid.embedder, [KINDS.get(name, name) for name in grid.reranker]))
+
+
 def context_grid(bench: Bench, grid: Grid) -> Measured:
     axes: dict[str, Any] = {
         "chunker": [f"shared:{name}" for name in grid.chunker],
@@ -302,6 +309,7 @@ def auto_rag(bench: Bench, grid: Grid) -> Measured:
 
 TOOLS: dict[str, Callable[[Bench, Grid], Measured]] = {
     "denominator": denominator,
+    "denominator own": denominator_own,
     "context-grid": context_grid,
     "context-grid own": context_grid_own,
     "rag-ci sweep": ragci_sweep,
@@ -315,10 +323,10 @@ def table(taken: dict[int, dict[str, list[Measured]]]) -> None:
     print("cells tool                 wall s    CPU s  full cells  s a full cell  beside ours mean headline")
     for cells, tools in taken.items():
         middle = {name: sorted(runs, key=lambda run: run.wall)[len(runs) // 2] for name, runs in tools.items()}
-        ours = middle.get("denominator")
         for name, run in middle.items():
             each = run.wall / run.full
-            beside = f"{each / (ours.wall / ours.full):.1f} ×" if ours and name != "denominator" else ""
+            ours = middle.get("denominator own" if name.endswith(" own") else "denominator")
+            beside = f"{each / (ours.wall / ours.full):.1f} ×" if ours and ours is not run else ""
             line = f"{cells:>5} {name:18} {run.wall:>8.1f} {run.cpu:>8.1f} {run.full:>11} {each:>14.2f} {beside:>12}"
             print(f"{line}  {run.headline} {run.value:.3f}")
 
