@@ -305,9 +305,8 @@ def slices(report: Report, tag: str) -> Figure | None:
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.grid(axis="x", color=FAINT)
-    axes.legend(
-        fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18 if len(found) < 8 else -0.1)
-    )
+    below = 0.45 / (fig.get_figheight() * axes.get_position().height)  # inches, so that it clears the axis' name
+    axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -below))
     _label(axes, f"{report.metric}, {level_of(report.decision.settings.alpha)} intervals, by {tag}", "")
     return fig
 
