@@ -10,7 +10,8 @@ checked and the next round begins with an empty one, until there were as many ki
 
 - every cell has exactly one recorded run, and its outcomes have the bytes of the undisturbed sweep
 - no run is left RUNNING; the store's integrity check is fine
-- no temporary file: cache/tmp, cache/locks, pending, hydra/locks, the temporary folder of the system
+- no temporary file: cache/tmp, cache/locks, pending, hydra/locks, the temporary folder of the system, and in shared
+  memory nothing that bears the number of one of the processes that were started
 """
 
 from __future__ import annotations
@@ -62,16 +63,17 @@ def cells_of(out: Path) -> tuple[dict[str, list[str]], Counter[str]]:
     return found, states
 
 
-def leftovers(folder: Path) -> list[str]:
+def leftovers(folder: Path, pids: list[int]) -> list[str]:
     out = folder / "out"
     places = [out / "cache" / "tmp", out / "cache" / "locks", out / "pending", out / "hydra" / "locks"]
     left = [p for place in places if place.exists() for p in place.iterdir()]
     left += [p for p in folder.rglob("*") if p.suffix == ".new" or p.name.startswith(".write")]
     left += [p for p in (folder / "temporary").iterdir() if p.name != "joblib_memmapping_folder"]
-    return sorted(str(p.relative_to(folder)) for p in left)
+    shared = [p for pid in pids for p in Path("/dev/shm").glob(f"*[-_]{pid}[-_]*")]
+    return sorted([*(str(p.relative_to(folder)) for p in left), *map(str, shared)])
 
 
-def check(folder: Path, expected: dict[str, list[str]]) -> list[str]:
+def check(folder: Path, expected: dict[str, list[str]], pids: list[int]) -> list[str]:
     """What is wrong, in words; empty when all is well."""
     found, states = cells_of(folder / "out")
     wrong = []
@@ -87,7 +89,7 @@ def check(folder: Path, expected: dict[str, list[str]]) -> list[str]:
         (said,) = connection.execute("pragma integrity_check").fetchone()
     if said != "ok":
         wrong.append(f"the store: {said}")
-    left = leftovers(folder)
+    left = leftovers(folder, pids)
     if left:
         wrong.append(f"{len(left)} files left: {', '.join(left[:8])}")
     return wrong
@@ -112,8 +114,10 @@ def main() -> None:
     kills, rounds, faults = 0, 0, []
     while kills < args.kills:
         folder, rounds, starts, hit = root / f"round-{rounds}", rounds + 1, 0, 0
+        pids: list[int] = []
         while True:
             job, starts, begun = start(folder, args.workers), starts + 1, time.perf_counter()
+            pids.append(job.pid)
             moment = rng.uniform(0.1, 0.9) * whole if kills < args.kills else None
             try:
                 code = job.wait(timeout=moment)
@@ -128,7 +132,7 @@ def main() -> None:
                 said = (folder / "stderr").read_text(encoding="utf-8")[-2000:]
                 faults.append(f"round {rounds}: exit code {code}: {said}")
             break
-        wrong = check(folder, expected)
+        wrong = check(folder, expected, pids)
         faults += [f"round {rounds}: {text}" for text in wrong]
         said = "; ".join(wrong) or "all as in the undisturbed sweep"
         print(f"round {rounds}: {starts} starts, {hit} killed: {said}", flush=True)

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -19,7 +20,7 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ def _run(context: Context, made: Job) -> Objective:
     key = made.cell.key(data.dataset_hash, data.corpus_hash)
     if key in context.recorded:
         return _reused(context, made, key)
-    say(number, "started", name=made.name, cell_key=key)
+    say(number, "started", name=made.name, cell_key=key, pid=os.getpid())
     locks = context.out / "hydra" / "locks"
     locks.mkdir(parents=True, exist_ok=True)
     lock = locks / f"{key[:16]}.lock"
@@ -760,11 +761,28 @@ def _unlock(locks: Path) -> None:
 
 
 def _forget_killed(context: Context) -> None:
-    """Removes the logs of starts of this sweep that were killed: it got through now."""
-    from denominator.tracking.facts import alive
+    """Removes what starts of this sweep left that were killed: it got through now."""
+    from denominator.tracking.facts import alive, owner
 
     for file in sorted((context.out / "hydra").glob("*/launch.json")):
         with contextlib.suppress(OSError, ValueError, KeyError):
             told = json.loads(file.read_text(encoding="utf-8"))
             if told["sweep_id"] == context.sweep_id and file.parent != context.launch and not alive(told["owner"]):
+                events = Events(file.parent / "events.jsonl").read()[0]
+                _forget_shared({owner(told["owner"])[1], *(str(e["pid"]) for e in events if "pid" in e)})
                 shutil.rmtree(file.parent, ignore_errors=True)
+
+
+def _forget_shared(pids: Collection[str]) -> None:
+    """Removes joblib's semaphores and folders in shared memory that carry the number of one of these processes.
+
+    They bear the number of whoever made them; after kill -9 of the whole group nobody else takes them away.
+    """
+    place = Path("/dev/shm")  # noqa: S108  # not ours to write into, but joblib's
+    for left in sorted(place.glob("*")):
+        found = re.match(r"(?:sem\.loky-|joblib_memmapping_folder_)(\d+)[-_]", left.name)
+        if found and found[1] in pids and not Path(f"/proc/{found[1]}").exists():
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
