@@ -237,6 +237,9 @@ def test_the_doctor_says_the_same_of_either_kind(tmp_path: Path, monkeypatch: py
         f.code for f in small.findings
     }
     assert large == small
+    (left,) = set(examine(data, near=False).findings) - set(large.findings)
+    assert left.code == "near_not_looked_for"
+    assert {f.code for f in large.findings} - {f.code for f in examine(data, near=False).findings} == {"near_documents"}
 
 
 def test_texts_by_position() -> None:

@@ -163,6 +163,7 @@ class _Facts:
     broken: Mapping[str, tuple[str, ...]]
     groups: Mapping[str, tuple[Group, ...]]
     has_corpus: bool
+    near: bool
     lengths: Ints
     tokens: Ints  # of each document, as the length
     empty: tuple[str, ...]
@@ -175,7 +176,7 @@ class _Facts:
         return len(self.data.questions)
 
 
-def _facts(data: Dataset, lenient: bool, slices: Sequence[str]) -> _Facts:
+def _facts(data: Dataset, lenient: bool, slices: Sequence[str], near: bool) -> _Facts:
     has_corpus = data.corpus_hash is not None
     texts = texts_of(data.documents)
     states: dict[str, State] = {}
@@ -200,7 +201,7 @@ def _facts(data: Dataset, lenient: bool, slices: Sequence[str]) -> _Facts:
             empty.append(document.id)
     return _Facts(
         data, lenient, tuple(slices), texts, states, {k: tuple(v) for k, v in broken.items()}, groups, has_corpus,
-        lengths, counts, tuple(empty),
+        near, lengths, counts, tuple(empty),
     )  # fmt: skip
 
 
@@ -450,7 +451,14 @@ def _twins(facts: _Facts) -> Iterator[Finding]:
     equal = duplicates.equal_texts(d.text for d in documents)
     copies = {i for group in equal for i in group[1:]}
     single = [i for i in range(len(documents)) if i not in copies]
-    near = duplicates.near_texts(Column(documents, single), least=NEAR_DOCUMENTS, width=DOCUMENT_WINDOW)
+    near: Sequence[duplicates.Alike] = ()
+    if facts.near:
+        near = duplicates.near_texts(Column(documents, single), least=NEAR_DOCUMENTS, width=DOCUMENT_WINDOW)
+    else:
+        yield Finding(
+            "near_not_looked_for", "note", "nearly equal documents were not looked for: the corpus is large", 0,
+            len(documents), (), "denominator doctor looks for them, which takes minutes",
+        )  # fmt: skip
     alike = [tuple(single[i] for i in a.members) for a in near]
     for code, groups, what in (
         ("equal_documents", equal, "groups of documents with equal text under different ids"),
@@ -658,14 +666,20 @@ def _strength(facts: _Facts) -> Iterator[Finding]:
 
 
 def examine(
-    data: Dataset, *, lenient: bool = False, slices: Sequence[str] = (), refused: Sequence[InputError] = ()
+    data: Dataset,
+    *,
+    lenient: bool = False,
+    slices: Sequence[str] = (),
+    refused: Sequence[InputError] = (),
+    near: bool = True,
 ) -> Health:
     """The health of a data set. With `lenient`, questions that block a strict run are warnings instead of errors.
 
-    `refused` are errors of records that could not be read; the rest is about those that could.
+    `refused` are errors of records that could not be read; the rest is about those that could. `near=False` leaves out
+    the search for nearly equal documents, and says so.
     Errors: `ConfigError` for a slice that no question has.
     """
-    facts = _facts(data, lenient, slices)
+    facts = _facts(data, lenient, slices, near)
     shares = _shares(facts)
     found: list[Finding] = [
         *_refused(refused),
