@@ -55,7 +55,7 @@ slow: $(VENV)/.dev
 services: $(VENV)/.dev
 	@bash .ci/services
 
-ci: services slow pythons wheel mlflow-range extras ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment, torch
+ci: services slow pythons wheel mlflow-range ## what the quick suite leaves out: slow tests, other Pythons, the wheel in an empty environment
 
 pythons: $(VENV)/.dev
 	@bash .ci/pythons
@@ -66,7 +66,7 @@ wheel: $(VENV)/.dev
 mlflow-range: $(VENV)/.dev
 	@bash .ci/mlflow-range
 
-extras: $(VENV)/.dev ## sentence-transformers, fastembed and other frameworks for real (installs torch: 2 GB, minutes)
+extras: $(VENV)/.dev ## sentence-transformers, fastembed and other frameworks for real (torch: gigabytes; not part of ci)
 	@bash .ci/extras
 
 pictures: $(VENV)/.dev ## the pictures of docs/mlflow.md from the demo sweep (Chromium, Node.js with playwright-core)
