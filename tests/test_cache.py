@@ -489,3 +489,22 @@ def test_gathering_goes_on_in_memory_where_nothing_can_be_written(
     assert np.array_equal(made, np.concatenate(list(_blocks())))
     gc.collect()
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_the_listing_says_what_the_stages_below_took(tmp_path):
+    """An estimate of a first stage needs the time of its index, which is an entry of its own."""
+    cache = Cache(tmp_path)
+
+    def inner():
+        time.sleep(0.05)
+        return payload()
+
+    def outer():
+        cache.stage("inner", {"a": 1}, inner)
+        return payload(seed=1)
+
+    cache.stage("outer", {"a": 1}, outer)
+    found = {e.stage: e for e in cache.entries()}
+    assert found["inner"].seconds_below == 0.0
+    assert found["outer"].seconds_below == pytest.approx(found["inner"].seconds_computed)
+    assert found["outer"].seconds_below >= 0.05

@@ -590,8 +590,9 @@ class Cache:
             meta = json.loads((folder / "meta.json").read_bytes())
             size = sum(f["bytes"] for f in meta["files"].values())
             used = folder.stat().st_mtime
+            below = sum(float(seconds) for _, seconds, _ in meta["uses"])
             return EntryInfo(
-                folder.name, meta["stage"], meta["what"], size, meta["created"], used, meta["seconds"], folder
+                folder.name, meta["stage"], meta["what"], size, meta["created"], used, meta["seconds"], folder, below
             )
         except (OSError, ValueError, KeyError, TypeError):
             with contextlib.suppress(OSError):

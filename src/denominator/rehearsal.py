@@ -25,25 +25,26 @@ if TYPE_CHECKING:
 Source = Literal["recorded", "rate", "unknown"]
 
 RATES = {
-    # Seconds, measured on two cores (docs/engine.md): chunkers per document of 1,000 characters, the others per text
-    # (chunk or question), with the index, rerankers per question at the usual pool.
-    "Fixed": 0.0004,
-    "FixedChars": 0.0004,
-    "FixedTokens": 0.0006,
-    "Sentences": 0.0006,
-    "Recursive": 0.0012,
-    "Headings": 0.0006,
-    "WholeDocument": 0.0001,
-    "BM25": 0.0006,
-    "Static": 0.0008,
-    "Hybrid": 0.0016,
+    # Seconds on two cores, from `benchmarks/rates.py`: chunkers per 1,000 characters, first stages per text (chunk or
+    # question) with the index that they need, rerankers per question at the usual pool of 100.
+    "Fixed": 0.0001,
+    "FixedChars": 0.0001,
+    "FixedTokens": 0.00015,
+    "Sentences": 0.0001,
+    "Recursive": 0.00012,
+    "Headings": 0.0001,
+    "WholeDocument": 0.00002,
+    "BM25": 0.00012,
+    "Static": 0.0001,
+    "Hybrid": 0.00024,
     "Onnx": 0.077,
-    "Mix": 0.0005,
-    "MaxSim": 0.0025,
+    "Mix": 0.0002,
+    "MaxSim": 0.0009,
 }
-CELL_SECONDS = 0.5
+CELL_SECONDS = 0.65
 """What a cell costs beside its stages, measured: composition, latency, evaluation, the record."""
-START_SECONDS = 4.0
+START_SECONDS = 7.0
+"""What a sweep costs beside its cells, measured: imports, opening the record, the report."""
 CHARACTERS_A_WORD = 6.0
 
 
