@@ -148,6 +148,29 @@ def test_a_planted_winner_is_found() -> None:
     assert "can be told apart from each of the other 6" in full.sentence
 
 
+def test_a_recommended_baseline_that_another_beats_is_said() -> None:
+    """Pairs with the baseline are fewer than all pairs, so the two tests may differ; the page must not contradict."""
+    rng = np.random.default_rng(5)
+    base = rng.integers(0, 2, 240).astype(float)
+    better = base.copy()
+    better[np.flatnonzero(base == 0)[:12]] = 1.0
+    runs = [
+        run("base", base.tolist(), facts={"latency_ms_median": 1.0}, params={"embedder": "base"}),
+        run("good", better.tolist(), facts={"latency_ms_median": 9.0}, params={"embedder": "good"}),
+    ]
+    runs += [run(f"poor{i}", rng.permutation(base).tolist(), facts={"latency_ms_median": 9.0}) for i in range(6)]
+    decision = decide(runs, baseline="base")
+    ranking = decision.rankings[0]
+    versus = ranking.row("good").versus
+    assert versus is not None
+    assert (versus.verdict, ranking.best, ranking.recommendation.name) == ("better", "good", "base")
+    assert (
+        "It is the cheapest, yet worse than good: against one baseline 7 pairs are tested, for the best set all 28."
+        in (ranking.sentence)
+    )
+    assert "yet worse" not in decide(runs, baseline="good").rankings[0].sentence
+
+
 def test_some_are_tied_and_the_sentence_counts_them() -> None:
     runs = sweep()
     worse = [v * 0.3 for v in (o.values[METRIC] for o in runs[0].outcomes)]

@@ -999,6 +999,13 @@ def _sentence(ranking: Ranking, settings: Settings) -> str:
             f"{said.count(v)} {v}" for v in ("better", "worse", "equivalent", "small", "inconclusive") if v in said
         ]
         text += f" Against the baseline {ranking.baseline}: {', '.join(counts)}."
+        above = [row.name for row in ranking.rows if row.in_best_set and row.versus and row.versus.verdict == "better"]
+        if above and ranking.recommendation.name == ranking.baseline:
+            who = above[0] if len(above) == 1 else f"{above[0]} and {len(above) - 1} more"
+            text += (
+                f" It is the cheapest, yet worse than {who}: against one baseline {c - 1} pairs are tested, for the"
+                f" best set all {c * (c - 1) // 2}. Where quality counts more than that cost, take {above[0]}."
+            )
     return text
 
 

@@ -323,8 +323,9 @@ def all_figures(report: Report) -> dict[str, tuple[str, Figure]]:
         forest(ranking, metric, alpha),
     )
     for cost in ranking.costs:
-        if len({row.costs.get(cost) for row in ranking.rows}) < 2:
-            continue  # the same for all: nothing to see
+        known = [x for row in ranking.rows if (x := row.costs.get(cost)) is not None]
+        if not known or max(known) - min(known) <= 0.01 * max(known):
+            continue  # the same for all, or nearly: nothing to see
         name = COST_NAMES.get(cost, cost)
         found[f"pareto_{cost}"] = (f"{metric} against {name}", pareto(ranking, cost, metric))
     if any(f.levels for f in ranking.factors):
