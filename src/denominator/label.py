@@ -463,11 +463,12 @@ def cells_of(overrides: Sequence[str], config_dir: str | None) -> list[Cell]:
     """The cells of a grid as `denominator sweep` composes them; none without overrides. Raises ConfigError."""
     if not overrides:
         return []
-    from denominator import app
+    from denominator.app import parse
+    from denominator.composing import application, compose_jobs
 
-    args = app.parse([*overrides, *(["--config-dir", config_dir] if config_dir else [])])
-    with app.application(args, args.overrides) as made:
-        jobs, _, _, complete = app.compose_jobs(made, "sweep")
+    args = parse([*overrides, *(["--config-dir", config_dir] if config_dir else [])])
+    with application(args, args.overrides) as made:
+        jobs, _, _, complete = compose_jobs(made, "sweep")
     if not complete:
         raise ConfigError("label needs a plain grid of retrievers, not a search")
     return [job.cell for job in jobs]
