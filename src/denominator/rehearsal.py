@@ -34,12 +34,12 @@ RATES = {
     "Recursive": 0.00012,
     "Headings": 0.0001,
     "WholeDocument": 0.00002,
-    "BM25": 0.00012,
-    "Static": 0.0001,
-    "Hybrid": 0.00024,
+    "BM25": 0.00016,
+    "Static": 0.00016,
+    "Hybrid": 0.0003,
     "Onnx": 0.077,
-    "Mix": 0.0002,
-    "MaxSim": 0.0009,
+    "Mix": 0.0006,
+    "MaxSim": 0.0012,
 }
 CELL_SECONDS = 0.65
 """What a cell costs beside its stages, measured: composition, latency, evaluation, the record."""
