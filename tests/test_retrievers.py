@@ -297,6 +297,25 @@ def test_bits_do_not_depend_on_shape_or_threads():
     assert all(row[0][0] < 1500 and row[1][0] == row[0][0] + 1500 for row in found[0])
 
 
+def test_static_tokens_are_cut_by_several_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a thread lets go of the lock, nothing looks into the arrays any more: the next one makes them longer."""
+    from denominator.retrievers.static import StaticModel
+
+    class Lock:
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            for array in (model._pieces.tokens, model._pieces.ends):  # as another thread would
+                array.append(0)
+                array.pop()
+
+    model = StaticModel(static_model().weights.parents[1])
+    expected = [a.tolist() for a in model.token_ids(["zebras at zenith"])]
+    model = StaticModel(model.weights.parents[1])
+    monkeypatch.setattr(model, "_lock", Lock())
+    assert [a.tolist() for a in model.token_ids(["zebras at zenith"])] == expected
+
+
 @pytest.mark.slow
 def test_f42_large_search_stays_in_memory():
     code = """

@@ -60,6 +60,17 @@ class _Pieces(dict[str, int]):
         self.new.append(text)
         return number
 
+    def taken(self, which: Ints) -> tuple[Ints, Ints]:
+        """`(ends, ids)`: the tokens of these pieces one after the other, and where those of each end.
+
+        Copies, and no view outlives the call: an array cannot grow while one looks into it.
+        """
+        bounds, flat = np.frombuffer(self.ends, np.int64), np.frombuffer(self.tokens, np.int32)
+        starts = bounds[which]
+        size = bounds[which + 1] - starts
+        ends = np.cumsum(size)
+        return ends, flat[np.repeat(starts - (ends - size), size) + np.arange(int(size.sum()))].astype(np.int64)
+
 
 PIECES = 1 << 18
 """Distinct pieces that are remembered: a corpus of random words must not fill the memory."""
@@ -136,11 +147,7 @@ class StaticModel:
             every = chain.from_iterable(pieces)
             which = np.fromiter(map(self._pieces.__getitem__, every), np.int64, int(per_text[-1]))
             self._cut()
-            bounds, flat = np.frombuffer(self._pieces.ends, np.int64), np.frombuffer(self._pieces.tokens, np.int32)
-            starts = bounds[which]
-            size = bounds[which + 1] - starts
-            ends = np.cumsum(size)
-            ids = flat[np.repeat(starts - (ends - size), size) + np.arange(int(size.sum()))].astype(np.int64)
+            ends, ids = self._pieces.taken(which)
         return np.concatenate(([0], ends))[per_text], ids
 
     def _cut(self) -> None:
