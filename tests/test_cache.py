@@ -6,6 +6,7 @@ import gc
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -314,12 +315,36 @@ def test_listing_and_pruning(tmp_path):
 def test_pruning_removes_what_a_killed_process_left(tmp_path):
     cache = Cache(tmp_path)
     cache.stage("s", {}, payload)
-    left = tmp_path / "tmp" / "abc.1.2"
-    left.mkdir()
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    ours = tmp_path / "tmp" / f"abc.1.{ended.pid}.{socket.gethostname()}"
+    theirs = tmp_path / "tmp" / f"abc.1.{os.getpid()}.another-machine"  # it cannot be asked whether it is at work
+    for left in (ours, theirs):
+        left.mkdir()
+        (left / "array.npy").write_bytes(b"x")
     cache.prune(now=time.time())
-    assert left.exists()
-    cache.prune(now=time.time() + 4000)
-    assert not left.exists()
+    assert not ours.exists()
+    assert theirs.exists()
+    cache.prune(now=time.time() + 25 * 3600)
+    assert not theirs.exists()
+    theirs.mkdir()
+    (theirs / "array.npy").write_bytes(b"x")
+    os.utime(theirs, (1000, 1000))  # the folder is old, what is written in it is not
+    cache.prune()
+    assert theirs.exists()
+
+
+def test_pruning_leaves_what_a_stage_is_still_computing(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_module, "GATHERED", 16)
+
+    def compute():
+        made = Cache(tmp_path).gather((12, 2), np.float32, _blocks)
+        os.utime(made.path.parent, (1000, 1000))
+        os.utime(made.path, (1000, 1000))
+        Cache(tmp_path).prune()
+        return Payload({"a": made})
+
+    assert len(Cache(tmp_path).stage("s", {}, compute)["a"]) == 12
 
 
 # describe: what keys are made of

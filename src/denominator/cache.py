@@ -42,6 +42,8 @@ MAPPED = 1 << 16
 """Arrays from this many bytes on are memory-mapped; an empty file cannot be mapped at all."""
 GATHERED = 32 * 2**20
 """Arrays from this many bytes on are written to disk while they are made."""
+LEFT_ALONE = 24 * 3600.0
+"""Seconds after which unfinished work of another machine counts as given up."""
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 Use = tuple[str, float, str]
@@ -523,8 +525,7 @@ class Cache:
             return
         self._tidied = True
         for left in sorted((self.root / "tmp").glob("*")):
-            parts = left.name.split(".", 3)
-            if len(parts) == 4 and parts[3] == socket.gethostname() and not _alive(parts[2]):
+            if _abandoned(left, time.time()):
                 shutil.rmtree(left, ignore_errors=True)
         for lock in sorted((self.root / "locks").glob("*.lock")):
             if (self.path(lock.stem) / "meta.json").exists():
@@ -616,9 +617,9 @@ class Cache:
     ) -> list[EntryInfo]:
         """Removes entries unused for `older_than` seconds, then the least recently used until `max_bytes` are left.
 
-        `stages`: only entries of these. Damaged entries and what a killed process left in `tmp` for over an hour go
-        too. Safe beside running sweeps: an entry vanishes whole. Returns what was to be removed (a path that is still
-        there could not be).
+        `stages`: only entries of these. Damaged entries and what a killed process left in `tmp` go too (another
+        machine's after a day). Safe beside running sweeps: an entry vanishes whole. Returns what was to be removed (a
+        path that is still there could not be).
         """
         moment = time.time() if now is None else now
         known = sorted(self.entries(), key=lambda e: (e.used, e.key))
@@ -635,9 +636,8 @@ class Cache:
                     self._remove(entry)
         if self.root is not None and not dry_run:
             for stale in sorted((self.root / "tmp").glob("*")):
-                with contextlib.suppress(OSError):
-                    if moment - stale.stat().st_mtime > 3600:
-                        shutil.rmtree(stale, ignore_errors=True)
+                if _abandoned(stale, moment):
+                    shutil.rmtree(stale, ignore_errors=True)
             for folder in {e.path.parent for e in removed}:
                 with contextlib.suppress(OSError):  # only when empty
                     folder.rmdir()
@@ -661,6 +661,21 @@ class Cache:
         if self.root is None:
             return None
         return self._info(self.path(key))
+
+
+def _abandoned(left: Path, now: float) -> bool:
+    """Whether nobody works in this folder of `tmp` any more.
+
+    Of this machine: its process has ended. Of another one, which cannot be asked: nothing in it was written for a day
+    (writing into a file does not renew the folder's own time).
+    """
+    parts = left.name.split(".", 3)
+    if len(parts) == 4 and parts[3] == socket.gethostname():
+        return not _alive(parts[2])
+    try:
+        return all(now - path.stat().st_mtime > LEFT_ALONE for path in (left, *left.rglob("*")))
+    except OSError:  # it changes this moment
+        return False
 
 
 def _alive(pid: str) -> bool:
