@@ -142,3 +142,12 @@ def test_the_page_shows_what_is_measured_on_real_text():
     table, _ = real(shared_path("data/jaquad").parent)
     for line in table:
         assert line in page
+
+
+def test_what_stands_beside_a_japanese_refusal_is_counted_with_its_blanks():
+    """Patterns see Japanese without blanks; a sentence of Latin words is no single token for that."""
+    refusal = "この文書には記載がありません。"
+    said = "The treaty was signed in 1815 by all four great powers in Vienna after long talks."
+    assert decide(Answer(text=refusal + said), "ja").abstained is None
+    assert decide(Answer(text=refusal + "The treaty was signed in 1815"), "ja").abstained is True
+    assert decide(Answer(text="この 文書に は\u200b 記載が あり ません。"), "ja").abstained is True

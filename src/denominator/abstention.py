@@ -121,8 +121,8 @@ def decide(
         return Decision(True, "sentinel")
     patterns = phrases.patterns(lang, version)
     if patterns:
-        sentences = phrases.sentences(text, lang)
-        others = [s for s in sentences if not any(p.search(s) for p in patterns)]
+        sentences = phrases.parts(text, lang)
+        others = [counted for seen, counted in sentences if not any(p.search(seen) for p in patterns)]
         matched = len(others) < len(sentences)
         if matched and sum(count_tokens(s) for s in others) <= phrases.MAX_REMAINDER_TOKENS:
             return Decision(True, "phrase")

@@ -229,7 +229,7 @@ def patterns(lang: str, version: str = VERSION) -> tuple[re.Pattern[str], ...]:
 
 _INVISIBLE: Final = "\u00ad\u200b-\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff"
 _DROPPED: Final[dict[str, re.Pattern[str]]] = {
-    "ja": re.compile(rf"[{_INVISIBLE}]|\s"),
+    "ja": re.compile(rf"[{_INVISIBLE}]"),
     "he": re.compile(rf"[{_INVISIBLE}\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7]"),
     "ar": re.compile(rf"[{_INVISIBLE}\u0640\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06ed]"),
 }
@@ -252,14 +252,30 @@ def folded(text: str, lang: str) -> str:
     >>> folded("شُكْرًا لـــك يا أحمد", "ar"), folded("שָׁלוֹם־רַב", "he"), folded("分かり ません", "ja")
     ('شكرا لك يا احمد', 'שלום רב', '分かりません')
     """
+    spaced = _spaced(text, lang)
+    return "".join(spaced.split()) if primary(lang) == "ja" else spaced
+
+
+def _spaced(text: str, lang: str) -> str:
+    """The folded sentence with its blanks: Japanese loses them only where patterns are looked for."""
     code = primary(lang)
     if code not in _DROPPED:
         return text
-    kept = _DROPPED[code].sub("", text).translate(_WRITTEN_AS.get(code, {}))
-    return kept if code == "ja" else " ".join(kept.split())
+    return " ".join(_DROPPED[code].sub("", text).translate(_WRITTEN_AS.get(code, {})).split())
+
+
+def parts(text: str, lang: str) -> list[tuple[str, str]]:
+    """The sentences of a normalised text (MEASUREMENT.md, section 7): folded as patterns see it, and as it is counted.
+
+    In Arabic ؟ and ۔ end one, too. Tokens are counted with the blanks, which are what tells Latin words apart.
+
+    >>> parts("不明です。See RFC 9110", "ja")
+    [('不明です', '不明です'), ('SeeRFC9110', 'See RFC 9110')]
+    """
+    found = ((folded(part, lang), _spaced(part, lang)) for part in _MORE_ENDS.get(primary(lang), _ENDS).split(text))
+    return [(seen, counted) for seen, counted in found if seen.strip()]
 
 
 def sentences(text: str, lang: str) -> list[str]:
-    """The sentences of a normalised text (MEASUREMENT.md, section 7), folded; in Arabic ؟ and ۔ end one, too."""
-    parts = (folded(part, lang) for part in _MORE_ENDS.get(primary(lang), _ENDS).split(text))
-    return [part for part in parts if part.strip()]
+    """The folded sentences of a normalised text."""
+    return [seen for seen, _ in parts(text, lang)]
