@@ -329,6 +329,20 @@ def test_clusters_widen_the_interval_as_a_mean_over_them() -> None:
     assert e.ci_high == 1.0
 
 
+def test_partial_questions_have_clusters_too() -> None:
+    said = [True, None, True, True, False, False, True, True, True, False, True]
+    clusters = ["a", "a", "a", "a", "b", "b", "c", "c", "d", "e", "f"]
+    outcomes = [
+        Outcome(f"q{i}", "partial", "partial", "ok", abstained=s, rung="flag", cluster=c)
+        for i, (s, c) in enumerate(zip(said, clusters, strict=True))
+    ]
+    e, plain = (report(outcomes, Plan(cluster=name)).partial for name in ("dialogue", None))
+    assert e is not None
+    assert plain is not None
+    assert (e.value, e.n, e.ci_method, plain.ci_method) == (0.7, 10, "t_plus_two", "wilson")
+    assert e.ci_low == pytest.approx(0.20683004865612997, abs=1e-9)
+
+
 def test_deciders_are_counted_in_a_fixed_order() -> None:
     rows = [Row(True, True, "phrase"), Row(False, None, "error"), Row(False, False, "flag"), Row(True, False, "phrase")]
     r = confusion(rows)
@@ -561,6 +575,21 @@ def test_undecided_unanswerable_questions_are_not_absent() -> None:
     assert joint(rows[:1]).hallucinated_answer_rate.reason == "no_unanswerable"
 
 
+def test_a_cluster_that_is_called_like_a_question_does_not_hold_it() -> None:
+    """A question without a cluster is one of its own; so is a cluster whose name is empty."""
+
+    def rate(names: list[str | None]) -> tuple[float | None, float | None]:
+        said = [False, True, False, False, True, True]
+        rows = [JointRow(f"q{i}", True, False, s, c) for i, (s, c) in enumerate(zip(said, names, strict=True))]
+        e = joint(rows).hallucinated_answer_rate
+        assert e.ci_low == pytest.approx(1 - (joint(rows).corpus.recall.ci_high or 0), abs=1e-9)
+        return e.ci_low, e.ci_high
+
+    apart = rate([None, "x", "x", "y", "z", "z"])
+    assert rate([None, "q0", "q0", "y", "z", "z"]) == apart
+    assert rate([None, "", "", "y", "z", "z"]) == apart
+
+
 def test_every_contradiction_is_named() -> None:
     rows = [JointRow("b", True, True, None), JointRow("a", True, True, False), JointRow("c", False, True, False)]
     with pytest.raises(MeasurementError) as caught:
@@ -587,6 +616,22 @@ def test_kappa_is_scikit_learns_with_its_interval_around_it(pairs: list[tuple[bo
         assert found.kappa.ci_low <= found.kappa.value + 1e-12
         assert found.kappa.value <= found.kappa.ci_high + 1e-12
     json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_agreement_over_clusters_has_the_intervals_of_means_over_them() -> None:
+    """G231 as raw agreement: not Wilson's over single answers, which would be too narrow."""
+    right = [True, True, True, False, False, True, True, True, False, True]
+    hand = [True, False] * 5
+    said = [h if r else not h for h, r in zip(hand, right, strict=True)]
+    found = agreement([*said, None], [*hand, True], clusters=["a", "a", "a", "b", "b", "c", "c", "d", "e", "f", "a"])
+    assert (found.accuracy.value, found.accuracy.n, found.accuracy.ci_method) == (0.7, 10, "t_plus_two")
+    assert found.accuracy.ci_low == pytest.approx(0.20683004865612997, abs=1e-9)
+    assert found.kappa.ci_method == found.recall.ci_method == "t_plus_two"
+    chance = 0.5
+    assert found.kappa.ci_low == pytest.approx((0.20683004865612997 - chance) / (1 - chance), abs=1e-9)
+    alone = agreement(said, hand, clusters=["a"] * 10).kappa
+    assert alone.value == found.kappa.value
+    assert (alone.ci_low, alone.ci_high, alone.ci_method) == (None, None, None)
 
 
 def test_kappa_interval_of_perfect_agreement_is_finite() -> None:

@@ -265,7 +265,12 @@ def _undefined(reason: str | None, n: int, unit: str = "questions") -> Estimate:
     return Estimate(None, n, reason, unit=unit)
 
 
-def _rate(hits: Sequence[bool], clusters: Sequence[str] | None, alpha: float) -> Estimate:
+def _clusters(names: Sequence[str | None]) -> Sequence[str | None] | None:
+    """The cluster of each question (None: one of its own, whatever others are called), None where there are none."""
+    return names if any(name is not None for name in names) else None
+
+
+def _rate(hits: Sequence[bool], clusters: Sequence[str | None] | None, alpha: float) -> Estimate:
     """A rate with Wilson's interval; with clusters the interval of a mean over them (MEASUREMENT.md, section 8)."""
     if clusters is None:
         return estimate_rate(sum(hits), len(hits), alpha=alpha)
@@ -279,6 +284,7 @@ def confusion(
     prevalence: float | None = None,
     threshold: Threshold | None = None,
     partial: Sequence[bool | None] | None = None,
+    partial_clusters: Sequence[str | None] | None = None,
     version: str = phrases.VERSION,
 ) -> AbstentionReport:
     """The 2×2 matrix of *abstained* against *unanswerable*, and what follows from it.
@@ -289,7 +295,8 @@ def confusion(
     Intervals: Wilson for the three rates, or over clusters when rows have them. `prevalence` π adds
     π·UAR/(π·UAR + (1−π)·FRR), the precision at another share of unanswerable questions. `threshold` is stored beside
     the matrix, and its reason replaces the others when it left everything undecided. `partial` are the decisions on
-    partially answerable questions; they stay outside the matrix and give the share of them that was refused.
+    partially answerable questions (`partial_clusters` their clusters); they stay outside the matrix and give the share
+    of them that was refused.
     `version` of the phrases is reported where a phrase decided something.
 
     >>> rows = [Row(True, True)] * 3 + [Row(True, False)] + [Row(False, True)] + [Row(False, False)] * 5
@@ -313,14 +320,11 @@ def confusion(
     no_pos = None if pos else (stopped or "all_undecided") if u1 else "no_unanswerable"
     no_neg = None if neg else (stopped or "all_undecided") if u0 else "no_answerable"
 
-    clusters: list[str] | None = None
-    if any(r.cluster is not None for r in rows):
-        # A question without a cluster is one of its own; the length prefix keeps it apart from every given name.
-        clusters = [f"1{r.cluster}" if r.cluster is not None else f"0{i}" for i, r in enumerate(rows)]
+    clusters = _clusters([r.cluster for r in rows])
 
     def rate(among: Any, hit: Any) -> Estimate:
         where = np.flatnonzero(among & decided)
-        return _rate(hit[where].tolist(), None if clusters is None else [clusters[i] for i in where], alpha)
+        return _rate(hit[where].tolist(), None if clusters is None else [clusters[i] for i in where.tolist()], alpha)
 
     recall = _undefined(no_pos, 0) if no_pos else rate(truth, abstained)
     refusals = _undefined(no_neg, 0) if no_neg else rate(~truth, abstained)
@@ -359,7 +363,7 @@ def confusion(
         threshold=threshold,
         prevalence=prevalence,
         precision_at_prevalence=None if prevalence is None else _carried(recall, refusals, prevalence, n),
-        partial=None if partial is None else _partial(partial, alpha),
+        partial=None if partial is None else _partial(partial, partial_clusters, alpha),
     )
 
 
@@ -391,11 +395,12 @@ def _carried(recall: Estimate, refusals: Estimate, prevalence: float, n: int) ->
     return Estimate(right / (right + wrong), n) if right + wrong else _undefined("no_abstentions", n)
 
 
-def _partial(decisions: Sequence[bool | None], alpha: float) -> Estimate:
-    known = [d for d in decisions if d is not None]
+def _partial(decisions: Sequence[bool | None], names: Sequence[str | None] | None, alpha: float) -> Estimate:
+    clusters = _clusters(names or ())
+    known = [(i, d) for i, d in enumerate(decisions) if d is not None]
     if not known:
         return _undefined("all_undecided" if decisions else "no_partial", 0)
-    return _rate(known, None, alpha)
+    return _rate([d for _, d in known], clusters and [clusters[i] for i, _ in known], alpha)
 
 
 # ------------------------------------------------------------------ retrieval confidence
@@ -725,12 +730,12 @@ def joint(rows: Iterable[JointRow], *, alpha: float = 0.05) -> JointTable:
     for r in rows:
         counts["undecided" if r.abstained is None else JOINT_CELLS[r.unanswerable, r.complete, r.abstained]] += 1
 
-    clustered = any(r.cluster is not None for r in rows)
+    clustered = _clusters([r.cluster for r in rows]) is not None
 
     def rate(among: list[JointRow], hits: list[bool], reason: str) -> Estimate:
         if not among:
             return _undefined(reason, 0)
-        return _rate(hits, [r.cluster or r.id for r in among] if clustered else None, alpha)
+        return _rate(hits, [r.cluster for r in among] if clustered else None, alpha)
 
     decided = [r for r in rows if r.abstained is not None]
     unanswerable = [r for r in decided if r.unanswerable]
@@ -782,13 +787,21 @@ class Agreement:
         }
 
 
-def agreement(decided: Sequence[bool | None], hand: Sequence[bool], *, alpha: float = 0.05) -> Agreement:
+def agreement(
+    decided: Sequence[bool | None],
+    hand: Sequence[bool],
+    *,
+    alpha: float = 0.05,
+    clusters: Sequence[str | None] | None = None,
+) -> Agreement:
     """Cohen's κ of a decider (or of a second reader) against hand labels, with its interval.
 
     κ = (p_o − p_e)/(1 − p_e) over the decided answers, from scikit-learn. Its interval is Wilson's for p_o, carried
     over with p_e held fixed (Cohen 1960 holds p_e fixed too), so that it stays finite at perfect agreement, where the
-    large-sample variance of Fleiss, Cohen and Everitt (1969) is 0. Undefined: nothing decided (`n_zero`), or both
-    sides constant and equal (`constant_values`). `precision` and `recall` are those of the decider for refusals.
+    large-sample variance of Fleiss, Cohen and Everitt (1969) is 0. With `clusters` (one name an answer; None: one of
+    its own) the intervals are those of means over them, and one cluster alone has none. Undefined: nothing decided
+    (`n_zero`), or both sides constant and equal (`constant_values`). `precision` and `recall` are those of the decider
+    for refusals.
 
     >>> a = agreement([True, True, False, False], [True, False, False, False])
     >>> a.kappa.value, a.accuracy.value, a.matrix
@@ -796,16 +809,26 @@ def agreement(decided: Sequence[bool | None], hand: Sequence[bool], *, alpha: fl
     """
     if len(decided) != len(hand):
         raise ConfigError(f"{len(decided)} decisions and {len(hand)} hand labels")
-    pairs = [(bool(h), bool(d)) for h, d in zip(hand, decided, strict=True) if d is not None]
-    truth, said = np.array([p[0] for p in pairs], bool), np.array([p[1] for p in pairs], bool)
+    names = _clusters([None] * len(decided) if clusters is None else clusters)
+    known = [i for i, d in enumerate(decided) if d is not None]
+    truth = np.array([bool(hand[i]) for i in known], bool)
+    said = np.array([bool(decided[i]) for i in known], bool)
     tn, fp, fn, tp = _matrix(truth, said)
-    n = len(pairs)
-    accuracy = estimate_rate(tp + tn, n, alpha=alpha) if n else _undefined("n_zero", 0)
+    n = len(known)
+
+    def rate(among: Any, reason: str) -> Estimate:
+        where = np.flatnonzero(among)
+        if not where.size:
+            return _undefined(reason, 0)
+        of = None if names is None else [names[known[i]] for i in where.tolist()]
+        return _rate((truth == said)[where].tolist(), of, alpha)
+
+    accuracy = rate(np.ones(n, bool), "n_zero")
     return Agreement(
         kappa=_kappa(truth, said, accuracy),
         accuracy=accuracy,
-        precision=estimate_rate(tp, tp + fp, alpha=alpha) if tp + fp else _undefined("no_abstentions", 0),
-        recall=estimate_rate(tp, tp + fn, alpha=alpha) if tp + fn else _undefined("no_unanswerable", 0),
+        precision=rate(said, "no_abstentions"),
+        recall=rate(truth, "no_unanswerable"),
         matrix=((tn, fp), (fn, tp)),
         undecided=len(decided) - n,
     )
@@ -820,11 +843,11 @@ def _kappa(truth: Any, said: Any, accuracy: Estimate) -> Estimate:
         return _undefined("constant_values", n)
     from sklearn.metrics import cohen_kappa_score
 
-    assert accuracy.ci_low is not None
-    assert accuracy.ci_high is not None
-    low, high = ((p - chance) / (1 - chance) for p in (accuracy.ci_low, accuracy.ci_high))
     value = float(cohen_kappa_score(truth, said, labels=[False, True]))
-    return Estimate(value, n, ci_low=max(-1.0, low), ci_high=min(1.0, high), ci_method="wilson")
+    if accuracy.ci_low is None or accuracy.ci_high is None:  # one cluster
+        return Estimate(value, n)
+    low, high = ((p - chance) / (1 - chance) for p in (accuracy.ci_low, accuracy.ci_high))
+    return Estimate(value, n, ci_low=max(-1.0, low), ci_high=min(1.0, high), ci_method=accuracy.ci_method)
 
 
 # ------------------------------------------------------------------ a run's outcomes
@@ -866,6 +889,7 @@ def report(
         for o in outcomes
         if o.state in {"answerable", "unanswerable"}
     ]
+    partial = [o for o in outcomes if o.state == "partial"]
     threshold = None
     if rows and all(r.rung is None for r in rows):
         threshold = retrieval_decisions(outcomes, plan.threshold)
@@ -876,7 +900,8 @@ def report(
         alpha=plan.alpha,
         prevalence=prevalence,
         threshold=threshold,
-        partial=[o.abstained for o in outcomes if o.state == "partial"],
+        partial=[o.abstained for o in partial],
+        partial_clusters=None if plan.cluster is None else [o.cluster for o in partial],
         version=plan.phrases,
     )
     if recall is None:
