@@ -71,6 +71,18 @@ def test_visible_text(page: str, text: str) -> None:
     assert html_text(page)[0] == text
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<head><title>Page</title></head><body><svg><title>Logo</title></svg>Text",
+        "<body><svg><title>Logo</title></svg><title>Page</title>Text",
+        "<title>Page</title><title>Again</title>Text",
+    ],
+)
+def test_the_title_of_a_drawing_is_not_the_pages(page: str) -> None:
+    assert html_text(page) == ("Text", "Page")
+
+
 def test_any_markup_gives_text_and_no_traceback() -> None:
     pieces = ["<p>", "</p>", "<script>", "</script>", "<", ">", "&", "&#x110000;", "&#0;", "<!--", "-->", "<![CDATA[", "]]>", "x", "<title>", "</head>", "<?php", '="']  # fmt: skip
     rng = random.Random(0)

@@ -60,11 +60,11 @@ class _Visible(HTMLParser):
         self.parts: list[str] = []
         self.title: list[str] = []
         self.hidden: list[str] = []
-        self.in_title = False
+        self.in_title = self.titled = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
         if tag == "title":
-            self.in_title = True
+            self.in_title = "svg" not in self.hidden  # there it is the name of a drawing
         elif tag in _HIDDEN:
             self.hidden.append(tag)
         elif tag == "body":
@@ -76,6 +76,7 @@ class _Visible(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "title":
+            self.titled |= self.in_title
             self.in_title = False
         elif tag in _HIDDEN:
             if tag in self.hidden:
@@ -93,7 +94,8 @@ class _Visible(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.in_title:
-            self.title.append(data)
+            if not self.titled:  # the first title is the page's; no other one is seen
+                self.title.append(data)
         elif not self.hidden:
             self.parts.append(re.sub(r"[^\S\n]+", " ", data))
 
