@@ -97,10 +97,11 @@ def test_tables(tmp_path: Path, name: str, content: str | bytes, message: str) -
         "id;question;gold;state\r\n007;Wo, was?;\"d1;d2\";answerable\r\nNaN;x;;unanswerable\r\n",
         "\ufeffid;question;gold;state\r\n007;Wo, was?;\"d1;d2\";answerable\r\nNaN;x;;unanswerable\r\n",
         "sep=;\r\nid;question;gold;state\r\n007;Wo, was?;\"d1;d2\";answerable\r\nNaN;x;;unanswerable\r\n",
+        "sep=\t\r\nid\tquestion\tgold\tstate\r\n007\tWo, was?\td1;d2\tanswerable\r\nNaN\tx\t\tunanswerable\r\n",
         "id\tquestion\tgold\tstate\n007\tWo, was?\td1;d2\tanswerable\nNaN\tx\t\tunanswerable\n",
         'id,question,gold,state\n007,"Wo, was?",d1;d2,answerable\nNaN,x,,unanswerable',
     ],
-    ids=["semicolons", "byte-order mark", "sep=", "tabs", "commas"],
+    ids=["semicolons", "byte-order mark", "sep=", "sep= and a tab", "tabs", "commas"],
 )  # fmt: skip
 def test_csv_as_excel_writes_it_in_any_country(tmp_path: Path, content: str) -> None:
     made = table(written(tmp_path / "t.csv", content)).load()

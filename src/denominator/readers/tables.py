@@ -114,8 +114,9 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[Row]:
     first = next(lines)
     skipped = 0
     if delimiter == ",":
-        if first.casefold().startswith("sep=") and len(first.strip()) == 5:  # a line that Excel reads and writes
-            delimiter, skipped, first = first.strip()[4], 1, next(lines, "")
+        said = first.rstrip("\r\n")
+        if said.casefold().startswith("sep=") and len(said) == 5:  # a line that Excel reads and writes
+            delimiter, skipped, first = said[4], 1, next(lines, "")
         elif "," not in first:
             delimiter = next((other for other in ";\t" if other in first), ",")
     before = csv.field_size_limit(sys.maxsize)  # a cell may hold a whole document
