@@ -4,7 +4,7 @@
 
 FOLDER holds NoMIRACL's recorded outputs (`outputs.jsonl.gz`); by default `../shared/data/nomiracl` beside the project.
 The models were asked, in English, whether any of ten passages answers a question: "Yes, answer is present" or
-"I don't know". The tables that this prints are those of docs/abstention.md.
+"I don't know". It prints the tables of docs/abstention_measured.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ By hand: `tests/data/refusals_by_hand.jsonl`, refusals and answers with traps ("
 this purpose beside the lists. The three newest lists (ja, he, ar) were adjusted on every other line of theirs (`tuned`)
 and on no other (`held`).
 Real text: sentences of documents and reference answers of the shared data (by default `../shared/data` beside the
-project), none of which is a refusal. Half a minute. The tables that this prints are those of docs/abstention.md.
+project), none of which is a refusal. Half a minute. It prints the tables of docs/abstention_measured.md.
 """
 
 from __future__ import annotations

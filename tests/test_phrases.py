@@ -16,7 +16,7 @@ from denominator.records import plan_from_json, plan_to_json
 from denominator.types import Answer, Outcome, Plan
 from tests.conftest import shared_path
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "abstention.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "abstention_measured.md"
 NEW = ("ja", "he", "ar")
 
 

@@ -1,6 +1,6 @@
 """How refusals are worded: versions, sentinel and patterns per language. Data, with the functions that apply them.
 
-The patterns are a heuristic that is measured like a judge (docs/abstention.md has precision and recall per language).
+The patterns are a heuristic that is measured like a judge (docs/abstention_measured.md has its precision).
 Any change here is a new version, which is logged with every abstention report that used a pattern; a version that was
 published never changes. `phrases-v1` is the list of the measurement specification (ar, he and ja have none there);
 `phrases-v2` adds those three and changes nothing else.
