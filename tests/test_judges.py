@@ -12,6 +12,7 @@ import yaml
 from sklearn.metrics import cohen_kappa_score
 
 from denominator import masking
+from denominator.abstention import agreement_facts
 from denominator.answerers import Recorded, held_against, instruments
 from denominator.cache import Cache
 from denominator.chunkers import WholeDocument
@@ -20,6 +21,7 @@ from denominator.deciding import as_recorded
 from denominator.embedders import BM25
 from denominator.endpoints.chat import Grader, Judge
 from denominator.errors import ConfigError, InputError, MeasurementError
+from denominator.evaluation import summarize
 from denominator.gate import Measured, judge, parse_rule
 from denominator.pipeline import Cell, run_cell
 from denominator.readers.native import Native
@@ -27,7 +29,8 @@ from denominator.readers.runs import HandLabel, read_hand_labels
 from denominator.rerankers import NoRerank
 from denominator.scoring import render_csv, render_text, score
 from denominator.selection import compare
-from denominator.types import Outcome, Plan
+from denominator.tracking.facts import cell_facts
+from denominator.types import Outcome, Plan, RecordedRun
 from denominator.uncertainty import wilson
 from tests.endpoint_parts import QUICK
 from tests.http_server import Reply, chat_reply, serving
@@ -203,6 +206,83 @@ def test_each_rung_has_its_agreement_and_a_label_of_another_text_is_left_out():
     assert notes == ("labels by hand left out, given to another text: 1 of 4 ('d')",)
     with pytest.raises(MeasurementError, match="unknown_question_ids"):
         held_against(made, {"e": HandLabel(abstained=True)}, 0.05)
+
+
+def hand_labelled(n: int, labels: int, *, wrong: int = 0, said: int = 0, cluster: str | None = None) -> Any:
+    """A run of n answers, the first ones with labels by hand: `said` of them refusals, `wrong` read wrongly."""
+    made = [
+        Outcome(f"q{i:03d}", "answerable", "answerable", "ok", abstained=i < said, rung="flag", cluster=cluster)
+        for i in range(n)
+    ]
+    hand = {o.id: HandLabel(abstained=o.abstained != (i < wrong)) for i, o in enumerate(made[:labels])}
+    plan = Plan(evaluate="abstention", cluster=None if cluster is None else "c")
+    found, _ = held_against(made, hand, plan.alpha, clustered=cluster is not None)
+    run = RecordedRun("r", "r", "r", "s", {}, {}, {}, plan, made, agreement_facts(found) | {"ms": 2.0}, {}, None)
+    summary = summarize(made, plan)
+    return found, Measured(replace(run, ledger=summary.ledger), summary)
+
+
+def test_a_gate_holds_agreement_by_its_own_n_and_interval():
+    """N = 100, four labels: the n of κ is 4, and its interval can be held."""
+    found, run = hand_labelled(100, 4, wrong=1, said=2)
+    rules = ["decider_kappa.n >= 50", "decider_kappa.n == 4", "decider_agreement.n >= 50", "decider_kappa.ci_low >= 0"]
+    gate = judge([parse_rule(rule) for rule in rules], run)
+    assert [r.verdict for r in gate.results] == ["fail", "pass", "fail", "fail"]
+    assert gate.results[3].found == found["decider"].kappa.ci_low
+    (plain,) = judge([parse_rule("decider_kappa >= 0.4")], run).results
+    assert (plain.verdict, plain.n, ", n = 4" in plain.message) == ("pass", 4, True)
+    figures = run.figures
+    for name, a in found.items():
+        assert (figures[f"{name}_kappa"], figures[f"{name}_agreement"]) == (a.kappa, a.accuracy)
+    (other,) = judge([parse_rule("decider_kappa.ci_low >= 0")], run, alpha=0.1).results
+    assert other.verdict == "undecided"
+    assert "no ci_low at α = 0.1, it was recorded at 0.05" in other.message
+
+
+def test_a_fact_has_no_n():
+    _, run = hand_labelled(100, 4)
+    (result,) = judge([parse_rule("ms <= 3")], run).results
+    assert (result.verdict, result.n) == ("pass", None)
+    for rule in ("ms.n >= 50", "decider_kappa_n.n >= 50", "ms.ci_low >= 1"):
+        with pytest.raises(ConfigError, match="is a fact of the run, without n"):
+            judge([parse_rule(rule)], run)
+
+
+def test_an_undefined_kappa_keeps_its_reason():
+    """All labels and all decisions are equal: κ is undefined, and the gate says why instead of not knowing it."""
+    found, run = hand_labelled(10, 6)
+    assert found["decider"].kappa.reason == "constant_values"
+    assert run.figures["decider_kappa"] == found["decider"].kappa
+    (result,) = judge([parse_rule("decider_kappa >= 0.8")], run).results
+    assert result.verdict == "undecided"
+    assert "constant_values (n = 6)" in result.message
+
+
+def test_the_record_says_why_kappa_is_undefined(files, server):
+    lines(files / "hand.jsonl", [{"question_id": "q0", "abstained": False}, {"question_id": "q1", "abstained": False}])
+    made = ran(files, recorded(files, server, hand=str(files / "hand.jsonl")))
+    assert "judge_kappa" not in made.facts
+    tags = cell_facts(made, "s").tags
+    assert (tags["undefined.judge_kappa"], tags["undefined.decider_kappa"]) == ("constant_values", "constant_values")
+
+
+@pytest.mark.parametrize("failing", [("correct",), ("declines", "correct")])
+def test_who_gave_no_verdict_has_an_agreement_of_nothing(files, server, failing):
+    server.answer = lambda r: Reply(500, {"error": "busy"}) if asked_for(r) in failing else verdicts(r)
+    lines(files / "hand.jsonl", [{"question_id": q, "abstained": False, "correct": True} for q in TEXTS])
+    made = ran(files, recorded(files, server, hand=str(files / "hand.jsonl")))
+    judged = 0 if "declines" in failing else 5
+    assert (made.facts["grader_kappa_n"], made.facts["judge_kappa_n"]) == (0, judged)
+    assert any("the judge decided" in note for note in made.notes) == bool(judged)
+    tags = cell_facts(made, "s").tags
+    assert tags["undefined.grader_kappa"] == tags["undefined.grader_agreement"] == "n_zero"
+    assert tags.get("undefined.judge_agreement") == (None if judged else "n_zero")
+
+
+def test_labels_of_answers_that_belong_together_are_no_independent_labels():
+    found, run = hand_labelled(20, 10, wrong=2, said=5, cluster="one dialogue")
+    assert (found["decider"].kappa.ci_low, found["decider"].accuracy.ci_low) == (None, None)
+    assert run.figures["decider_kappa"] == found["decider"].kappa
 
 
 @pytest.mark.parametrize(

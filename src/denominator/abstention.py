@@ -850,6 +850,41 @@ def _kappa(truth: Any, said: Any, accuracy: Estimate) -> Estimate:
     return Estimate(value, n, ci_low=max(-1.0, low), ci_high=min(1.0, high), ci_method=accuracy.ci_method)
 
 
+def agreement_facts(found: Mapping[str, Agreement]) -> dict[str, float]:
+    """What a run records of them: `<name>_kappa` and `<name>_agreement` (raw), each with `_n`, `_ci_low`, `_ci_high`.
+
+    `_n` is always there; what has no value is absent.
+    """
+    facts: dict[str, float] = {}
+    for name, one in found.items():
+        for key, figure in ((f"{name}_kappa", one.kappa), (f"{name}_agreement", one.accuracy)):
+            facts[f"{key}_n"] = float(figure.n)
+            for end, value in (("", figure.value), ("_ci_low", figure.ci_low), ("_ci_high", figure.ci_high)):
+                if value is not None:
+                    facts[f"{key}{end}"] = value
+    return facts
+
+
+def recorded_agreement(facts: Mapping[str, float], *, clustered: bool = False) -> dict[str, Estimate]:
+    """The estimates of `agreement_facts` by name, whether they have a value or a reason. n: the decided labels.
+
+    >>> recorded_agreement({"judge_kappa_n": 3.0})["judge_kappa"].reason
+    'constant_values'
+    """
+    found = {}
+    for name in ("decider", *RUNGS, "grader"):
+        for key in (f"{name}_kappa", f"{name}_agreement"):
+            if f"{key}_n" not in facts:
+                continue
+            n, value = int(facts[f"{key}_n"]), facts.get(key)
+            low, high = facts.get(f"{key}_ci_low"), facts.get(f"{key}_ci_high")
+            # With labels only one thing leaves κ undefined: both sides constant and equal.
+            reason = None if value is not None else "constant_values" if n else "n_zero"
+            method = None if low is None else "t_plus_two" if clustered else "wilson"
+            found[key] = Estimate(value, n, reason, low, high, method)
+    return found
+
+
 # ------------------------------------------------------------------ a run's outcomes
 
 

@@ -7,13 +7,13 @@ decision comes from retrieval confidences. One that writes answers from what was
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from denominator import phrases
-from denominator.abstention import LEAST_HAND_LABELS, RUNGS, Agreement, Judge, agreement, decide
+from denominator.abstention import LEAST_HAND_LABELS, RUNGS, Agreement, Judge, agreement, agreement_facts, decide
 from denominator.cache import Cache, describe
 from denominator.errors import ConfigError, MeasurementError, listing
 from denominator.fingerprint import sha
@@ -198,17 +198,14 @@ def worth_of(
     if hand is not None:
         from denominator.readers.runs import read_hand_labels
 
-        found, said = held_against(made, read_hand_labels(hand), plan.alpha)
+        asked_for = [name for name in ("judge", "grader") if getattr(part, name, None) is not None]
+        found, said = held_against(
+            made, read_hand_labels(hand), plan.alpha, asked=asked_for, clustered=plan.cluster is not None
+        )
         notes += said
-        for name, one in found.items():
-            for figure in (one.kappa, one.accuracy):
-                key = f"{name}_{'kappa' if figure is one.kappa else 'agreement'}"
-                facts |= {f"{key}_n": float(figure.n)}
-                for end, value in (("", figure.value), ("_ci_low", figure.ci_low), ("_ci_high", figure.ci_high)):
-                    if value is not None:
-                        facts[f"{key}{end}"] = value
+        facts |= agreement_facts(found)
     for name, count in (
-        ("judge", sum(o.rung == "judge" for o in made)),
+        ("judge", sum(o.rung == "judge" and o.abstained is not None for o in made)),
         ("grader", sum("correctness" in o.quality for o in made)),
     ):
         if count and (name not in found or not found[name].enough):
@@ -221,10 +218,17 @@ def worth_of(
 
 
 def held_against(
-    outcomes: Sequence[Outcome], labels: Mapping[str, HandLabel], alpha: float
+    outcomes: Sequence[Outcome],
+    labels: Mapping[str, HandLabel],
+    alpha: float,
+    *,
+    asked: Collection[str] = (),
+    clustered: bool = False,
 ) -> tuple[dict[str, Agreement], tuple[str, ...]]:
     """The agreement of decisions and grades with labels by hand.
 
+    `asked` names what the run had of `judge` and `grader`: where there are labels for one, it is in the result even if
+    it decided nothing (`n_zero`). `clustered`: answers are not independent, the outcomes say which belong together.
     A label that was given to another text than the answer that is here is left out and counted. Raises
     MeasurementError `unknown_question_ids`.
     """
@@ -234,20 +238,29 @@ def held_against(
         raise MeasurementError("unknown_question_ids", unknown, "labels by hand of questions that are not here")
     stale = [q for q, label in labels.items() if label.answer is not None and label.answer != by_id[q].answer]
     kept = {q: label for q, label in labels.items() if q not in stale}
-    pairs: dict[str, list[tuple[bool | None, bool]]] = {}
+    pairs: dict[str, list[tuple[bool | None, bool, str | None]]] = {}
+    for name in asked:
+        if any((label.correct if name == "grader" else label.abstained) is not None for label in kept.values()):
+            pairs[name] = []
     for q, label in kept.items():
         outcome = by_id[q]
+        cluster = outcome.cluster if clustered else None
         if label.abstained is not None:
-            pairs.setdefault("decider", []).append((outcome.abstained, label.abstained))
+            pairs.setdefault("decider", []).append((outcome.abstained, label.abstained, cluster))
             if outcome.rung is not None:
-                pairs.setdefault(outcome.rung, []).append((outcome.abstained, label.abstained))
+                pairs.setdefault(outcome.rung, []).append((outcome.abstained, label.abstained, cluster))
         if label.correct is not None and answered(outcome):
             grade = outcome.quality.get("correctness")
-            pairs.setdefault("grader", []).append((None if grade is None else grade == 1, label.correct))
-    if all(decided is None for decided, _ in pairs.get("grader", ())):
+            pairs.setdefault("grader", []).append((None if grade is None else grade == 1, label.correct, cluster))
+    if "grader" not in asked and all(decided is None for decided, _, _ in pairs.get("grader", ())):
         pairs.pop("grader", None)  # nobody graded
     found = {
-        name: agreement([d for d, _ in pairs[name]], [h for _, h in pairs[name]], alpha=alpha)
+        name: agreement(
+            [decided for decided, _, _ in pairs[name]],
+            [by_hand for _, by_hand, _ in pairs[name]],
+            alpha=alpha,
+            clusters=[cluster for _, _, cluster in pairs[name]],
+        )
         for name in ("decider", *RUNGS, "grader")
         if name in pairs
     }

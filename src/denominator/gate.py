@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from denominator.abstention import recorded_agreement
 from denominator.errors import ConfigError, MeasurementError
 from denominator.evaluation import Summary, audit_metric, parse_metric, slice_values, summarize
 from denominator.quality import METRICS as ANSWER_METRICS
@@ -147,13 +148,22 @@ class Measured:
 
     run: RecordedRun
     summary: Summary
+    alpha_of_facts: float | None = None
+    """The α of the intervals among the run's facts, where it is not the plan's: they cannot be made anew."""
 
     @cached_property
     def figures(self) -> Mapping[str, Estimate]:
-        """Name → estimate. Counts and facts are estimates without an interval."""
-        return _figures(self.summary) | {
-            name: Estimate(float(value), self.summary.ledger.N, unit="facts") for name, value in self.run.facts.items()
-        }
+        """Name → estimate. Counts have no interval, facts (unit `facts`) neither that nor an n."""
+        facts = {name: Estimate(float(value), 0, unit="facts") for name, value in self.run.facts.items()}
+        return {**_figures(self.summary), **facts, **self.agreement}
+
+    @cached_property
+    def agreement(self) -> Mapping[str, Estimate]:
+        """κ and raw agreement with labels by hand, from the facts; n is the number of decided labels."""
+        found = recorded_agreement(self.run.facts, clustered=self.run.plan.cluster is not None)
+        if self.alpha_of_facts is None:
+            return found
+        return {name: replace(e, ci_low=None, ci_high=None, ci_method=None) for name, e in found.items()}
 
     @cached_property
     def worst(self) -> Mapping[str, float | None]:
@@ -173,7 +183,8 @@ class Measured:
         plan = replace(self.run.plan, alpha=alpha)
         varies = self.summary.headline != audit_metric(plan)
         found = summarize(self.run.outcomes, plan, label_source=self.summary.ledger.label_source, chunker_varies=varies)
-        return Measured(replace(self.run, plan=plan), found)
+        of_facts = self.run.plan.alpha if self.alpha_of_facts is None else self.alpha_of_facts
+        return Measured(replace(self.run, plan=plan), found, None if of_facts == alpha else of_facts)
 
     def of_slice(self, tag: str, value: str) -> Measured:
         """The same run over the questions with this tag; nothing in it is `empty_slice`."""
@@ -397,6 +408,8 @@ def _check_names(rule: Rule, run: Measured) -> None:
         )
     if rule.field == "worst" and rule.name not in run.worst:
         raise ConfigError(f"rule {rule.text!r}: only {listed(run.worst)} have a bound for undecided answers (.worst)")
+    if rule.field is not None and run.figures[rule.name].unit == "facts":
+        raise ConfigError(f"rule {rule.text!r}: {rule.name} is a fact of the run, without n and without an interval")
     if rule.tag is not None and rule.tag not in run.tags:
         raise ConfigError(
             f"rule {rule.text!r}: no question has the tag {rule.tag!r}{nearest(rule.tag, run.tags)} "
@@ -460,11 +473,14 @@ def _figure(rule: Rule, of: Measured) -> tuple[float | None, int, str | None]:
     if rule.field is None:
         return e.value, e.n, None
     value = of.worst[rule.name] if rule.field == "worst" else getattr(e, rule.field)
+    if value is None and of.alpha_of_facts is not None and rule.name in of.agreement:
+        return None, e.n, f"no {rule.field} at α = {of.run.plan.alpha:g}, it was recorded at {of.alpha_of_facts:g}"
     return value, e.n, None if value is not None else f"no {rule.field} at n = {e.n}"
 
 
 def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence[str]) -> Result:
     found, n, reason = _figure(rule, run)
+    fact = run.figures[rule.name].unit == "facts"
     if found is None:
         text = f"{rule.figure} is undefined: {reason} (n = {n})"
         if reason == "empty_slice":
@@ -488,14 +504,14 @@ def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence
         beside = f" (baseline {old:.6g})"
     good = _holds(found, rule.op, bound)
     one, two = digits_apart(found, bound)
-    of = "" if rule.field == "n" or rule.name in _COUNTS or run.figures[rule.name].unit == "facts" else f", n = {n}"
+    of = "" if rule.field == "n" or rule.name in _COUNTS or fact else f", n = {n}"
     if good:
         text = f"{one} {rule.op} {two}{beside}{of}"
     else:
         off = digits_apart(abs(found - bound), 0.0)[0]
         by = f", off by {off}" if abs(found - bound) > SLACK else ""
         text = f"{one} is not {rule.op} {two}{beside}{by}{of}"
-    return Result(rule, "pass" if good else "fail", found, bound, n, text)
+    return Result(rule, "pass" if good else "fail", found, bound, None if fact else n, text)
 
 
 def _incomplete_baseline(baseline: Measured) -> str:
@@ -510,7 +526,7 @@ def _apart(rule: Rule, run: Measured, baseline: Measured, allow: Sequence[str]) 
 
     Counts may always be compared: they are what has changed.
     """
-    if rule.field == "n" or rule.name in _COUNTS or rule.name in run.run.facts:
+    if rule.field == "n" or rule.name in _COUNTS or rule.name in run.run.facts or rule.name in run.agreement:
         return []
     mine, theirs = ({**shared_fields(m.run), **instruments(m.run)} for m in (run, baseline))
     fields = [*shared_fields(run.run)]

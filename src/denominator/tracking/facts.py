@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from denominator import __version__
+from denominator.abstention import recorded_agreement
 from denominator.fingerprint import fingerprint
 from denominator.masking import mask
 from denominator.records import SCHEMA_VERSION, dumps, plan_to_json
@@ -187,6 +188,7 @@ def cell_facts(
     add_summary(facts, summary, result.plan)
     for name, number in result.facts.items():
         facts.number(safe_key(name), number)
+    facts.tags |= {f"undefined.{k}": e.reason for k, e in recorded_agreement(result.facts).items() if e.reason}
     for stage in result.timings:
         facts.number(safe_key(f"seconds.{stage.stage}"), stage.seconds_computed)
     facts.number("seconds_now", sum(t.seconds_now for t in result.timings))
