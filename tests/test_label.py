@@ -906,6 +906,23 @@ def test_configured_retrievers_find_the_passages_and_only_the_record_says_which(
     assert not any(name in screen for name in names)
 
 
+def test_cells_of_one_name_are_retrievers_of_their_own(
+    shop: Path, sit: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Which experiment a cell belongs to is not in its name."""
+    own = tmp_path / "own"
+    (own / "experiment").mkdir(parents=True)
+    for name, k1 in (("a", 0.0), ("b", 2.0)):
+        text = f"# @package _global_\nchunker:\n  size: 4\n  overlap: 0\nembedder:\n  k1: {k1}\n"
+        (own / "experiment" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    grid = ("+experiment=a,b", "chunker=fixed_128", "embedder=bm25", "--config-dir", own)
+    code, out, err = sit(["u", ""], shop, *grid, "--id", "bare", "--top", "2")
+    assert (code, err) == (0, "")
+    assert "passages are found by 2 retrievers" in out.replace("\n", " ")
+    names = {name for by in shown_by(shop, "bare").values() for name in by}
+    assert names == {"fixed_128 · bm25 · none", "fixed_128 · bm25 · none (2)"}
+
+
 def test_a_recorded_run_finds_passages_beside_others(
     shop: Path, sit: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:

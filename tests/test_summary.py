@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from denominator import summary
+from denominator.app import Outcome
 from denominator.cli import main
 from denominator.progress import console
-from denominator.tracking import StoredRun
+from denominator.tracking import Store, StoredRun
 from tests.test_app import _clean, call, store_of, workplace  # noqa: F401  # fixtures
 
 
@@ -79,3 +80,23 @@ def test_a_sweep_over_two_headlines_names_what_differs(
     assert "2 rankings (A, B)" in capsys.readouterr().out
     assert main(["runs", "all", "--experiment", "apart", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["best"] is None
+
+
+def test_a_failed_cell_is_shown_though_a_waiting_one_has_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cells of two experiments may share a name: what happened to each is told apart by its number."""
+    name = "fixed_128 · bm25 · none"
+    ends = {
+        0: {"what": "waiting", "name": name, "error": "away", "away": "the server does not answer"},
+        1: {"what": "failed", "name": name, "error": "no such file"},
+        2: {"what": "not_started", "name": name, "error": "the disk is full"},
+    }
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db", "x", tmp_path)
+    outcome = Outcome("s1", [], {}, ends, store, tmp_path, away="the server does not answer")
+    summary.show(outcome, console())
+    said = capsys.readouterr().out
+    assert "2 of 3 cells have no result:" in said
+    assert f"  {name}: no such file" in said
+    assert f"1 not started (the disk is full): {name}" in said
+    assert "1 computed and not recorded yet, 2 without a result" in said

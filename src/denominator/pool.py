@@ -8,6 +8,7 @@ which chunker made it, and what several find is one passage.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,11 +136,13 @@ class Pool:
 def found_by_cells(cells: Iterable[Cell], data: Dataset, cache: Cache) -> Found:
     """What each cell of a grid ranks first for each question, by the cell's name. Questions that failed have nothing.
 
+    Cells of one name (of two experiments, which no name says) are numbered in their order: `name`, `name (2)` …
     Errors: whatever the parts raise for the whole cell (a setting, an index that cannot be built).
     """
     from denominator.pipeline import ranking_of
 
     made: dict[str, dict[str, list[Place]]] = {}
+    seen: Counter[str] = Counter()
     for cell in cells:
         ids, ranked, table = ranking_of(cell, data, cache)
         units = table.units
@@ -148,7 +151,8 @@ def found_by_cells(cells: Iterable[Cell], data: Dataset, cache: Cache) -> Found:
             best = ranked.unit[ranked.offsets[i] : ranked.offsets[i + 1]][:DEPTH].tolist()
             places = [(units.docs[units.doc[u]], int(units.start[u]), int(units.end[u])) for u in best]
             of[question] = [p if p[1] >= 0 else (p[0], *WHOLE) for p in places]
-        made[cell.name] = of
+        seen[cell.name] += 1
+        made[cell.name if seen[cell.name] == 1 else f"{cell.name} ({seen[cell.name]})"] = of
     return made
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,11 +189,11 @@ def denominators(runs: Sequence[StoredRun]) -> list[int]:
     return sorted({int(run.metrics["eligible_n"]) for run in runs if "eligible_n" in run.metrics})
 
 
-def failures(result: Outcome) -> list[dict[str, str]]:
-    """Cells that did not end well, with their overrides and the reason."""
+def failures(result: Outcome, *, without: Collection[int] = ()) -> list[dict[str, str]]:
+    """Cells that did not end well, with their overrides and the reason; `without`: not these jobs, by number."""
     found = []
     by_number = {job.number: job for job in result.jobs}
-    for number in sorted({*result.ends, *result.lost}):
+    for number in sorted({*result.ends, *result.lost}.difference(without)):
         event = result.ends.get(number, {"what": "lost"})
         if event["what"] in ("recorded", "reused"):
             continue
@@ -370,20 +370,20 @@ def show(result: Outcome, out: Console, *, report: Path | str | None = None) -> 
             )
     if result.away:
         _show_unrecorded(result, out)
-    waiting = [e["name"] for e in result.ends.values() if e["what"] == "waiting" and "away" in e]
-    bad = [f for f in failures(result) if f["name"] not in waiting]
+    waiting = [number for number, e in result.ends.items() if e["what"] == "waiting" and "away" in e]
+    bad = failures(result, without=waiting)
     if bad:
         out.print(f"{len(bad)} of {len(bad) + len(waiting) + len(result.runs)} cells have no result:", style="bold")
-        idle = [f["name"] for f in bad if f["reason"].startswith("not started")]
+        idle = [f for f in bad if f["reason"].startswith("not started")]
         for failure in bad:
-            if failure["name"] in idle:
+            if failure in idle:
                 continue
             out.print(f"  {failure['name']}: {failure['reason']}", soft_wrap=True)
             if failure["overrides"]:
                 out.print(f"    {failure['overrides']}", soft_wrap=True, style="dim")
         if idle:
-            shown = ", ".join(idle[:5]) + (" …" if len(idle) > 5 else "")
-            said = next((f["reason"].partition(": ")[2] for f in bad if ": " in f["reason"] and f["name"] in idle), "")
+            shown = ", ".join(f["name"] for f in idle[:5]) + (" …" if len(idle) > 5 else "")
+            said = next((f["reason"].partition(": ")[2] for f in idle if ": " in f["reason"]), "")
             why = "interrupted" if result.interrupted else said or "fail_fast=true"
             out.print(f"  {len(idle)} not started ({why}): {shown}", soft_wrap=True)
     if result.error:
