@@ -407,6 +407,18 @@ def test_gate_and_compare_know_correctness_and_who_gave_it(files, server):
     assert (result.verdict, "judge differ" in result.message) == ("undecided", True)
 
 
+def test_a_grader_is_told_the_language_of_the_answer(files):
+    told: dict[str, str] = {}
+
+    class Listens:
+        def grades(self, cache, asked):
+            told.update({q: item["lang"] for q, item in asked.items()})
+            return {}, {}, ()
+
+    ran(files, Recorded(str(files / "answers.jsonl"), lang="en", grader=Listens()))
+    assert set(told.values()) == {"en"}
+
+
 def test_a_callable_of_ones_own_is_a_judge(files):
     part = Recorded(str(files / "answers.jsonl"), judge=lambda text, *, question, lang: text.startswith("En"))
     made = ran(files, part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from denominator.cache import Cache
 from denominator.chunkers import WholeDocument
 from denominator.embedders import BM25
 from denominator.evaluation import summarize
+from denominator.gate import Measured, judge, parse_rule
 from denominator.pipeline import Cell, run_cell
 from denominator.quality import (
     answer_quality,
@@ -31,7 +33,7 @@ from denominator.quality import (
 from denominator.readers.native import Native
 from denominator.rerankers import NoRerank
 from denominator.scoring import render_csv, render_text, score
-from denominator.types import Answer, Hit, Outcome, Plan, Question, Result
+from denominator.types import Answer, Hit, Outcome, Plan, Question, RecordedRun, Result
 from tests.conftest import shared_path
 
 # ------------------------------------------------------------------ by hand
@@ -252,9 +254,42 @@ def test_none_where_nobody_was_answered():
     )
 
 
+def test_answers_are_counted_where_nothing_can_be_measured_of_them():
+    """Questions of TREC qrels have neither text nor reference: what was answered is counted, and no mean is made up."""
+    asked = [Question(n, None, "answerable") for n in "abc"]
+    texts = {"a": "red", "b": "blue", "c": "I do not know."}
+    made = [
+        replace(outcome(n, text=t, abstained=n == "c"), tags={"kind": "x" if n == "a" else "y"})
+        for n, t in texts.items()
+    ]
+    made = with_quality(made, asked, {n: Answer(text=t) for n, t in texts.items()})
+    assert not any(o.quality for o in made)
+    block = answer_quality(made, Plan())
+    assert block is not None
+    assert (block.counts, block.metrics) == ({"answered": 2, "refused": 1, "undecided": 0, "no_text": 0}, {})
+    plan = Plan(evaluate="abstention")
+    summary = summarize(made, plan)
+    run = Measured(RecordedRun("r", "r", "r", "s", {}, {}, {}, plan, made, {}, {}, summary.ledger), summary)
+    found = judge([parse_rule(r) for r in ("answered == 2", "token_f1 >= 0", "token_f1[kind=x] >= 0")], run)
+    assert [r.verdict for r in found.results] == ["pass", "undecided", "undecided"]
+    assert all("undefined: no_eligible" in r.message for r in found.results[1:])
+
+
+def test_scores_of_qrels_with_answers_say_what_was_answered(tmp_path):
+    (tmp_path / "x.qrels").write_text("q1 0 d1 1\nq2 0 d2 1\n", encoding="utf-8")
+    answers = lines(
+        tmp_path / "a.jsonl", [{"question_id": "q1", "answer": "red"}, {"question_id": "q2", "answer": "b"}]
+    )
+    report = score(tmp_path / "x.qrels", None, answers, assume_answerable=True)
+    assert "answers to answerable questions: 2 answered, 0 refused, 0 undecided, 0 without a text; nothing" in (
+        render_text(report)
+    )
+    assert render_csv(report)
+
+
 def test_no_block_without_texts():
     assert answer_quality([outcome("a", text=None)], Plan()) is None
-    made = with_quality([outcome("a")], [question("a", "x")], {"a": Answer(error="timed out")})
+    made = with_quality([outcome("a", text=None)], [question("a", "x")], {"a": Answer(error="timed out")})
     assert answer_quality(made, Plan()) is None
     assert "answer_quality" not in summarize(made, Plan(evaluate="abstention")).as_dict()
 
@@ -276,6 +311,23 @@ def test_german_answers_keep_their_articles():
         [outcome("a", text="an der Elbe")], [question("a", "der Elbe", lang="de-AT")], {"a": Answer("an der Elbe")}
     )
     assert made[0].quality["token_f1"] == pytest.approx(4 / 5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "kept"),
+    [
+        ("en_US", None, False),
+        ("EN-gb", None, False),
+        ("de", "en_US", False),
+        ("en", "de_AT", True),
+        ("de_AT", None, True),
+    ],
+)
+def test_the_language_of_the_answer_decides_about_articles(asked, said, kept):
+    made = with_quality(
+        [outcome("a", text="the Elbe")], [question("a", "Elbe", lang=asked)], {"a": Answer("the Elbe", lang=said)}
+    )
+    assert made[0].quality["exact_match"] == (0.0 if kept else 1.0)
 
 
 def test_a_record_keeps_them_and_gives_the_same_summary():

@@ -185,7 +185,7 @@ def worth_of(
                 "question": known[o.id].question or "",
                 "text": o.answer,
                 "references": references,
-                "lang": known[o.id].lang,
+                "lang": answers[o.id].lang or known[o.id].lang,
             }
             for o in outcomes
             if answered(o) and (references := [r for r in known[o.id].answers if r.strip()])

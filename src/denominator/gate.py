@@ -218,10 +218,11 @@ def _figures(summary: Summary) -> dict[str, Estimate]:
             else getattr(summary.joint, name)
         )
     answers = summary.answer_quality
-    found |= {name: Estimate(None, 0, "no_answers" if answers is None else "no_eligible") for name in ANSWER_METRICS}
+    given = 0 if answers is None else answers.counts["answered"]
+    found |= {name: Estimate(None, 0, "no_eligible" if given else "no_answers") for name in ANSWER_METRICS}
     found |= {} if answers is None else answers.metrics
     counts = {
-        "answered": 0 if answers is None else answers.counts["answered"],
+        "answered": given,
         "eligible_n": ledger.eligible,
         "questions": ledger.N,
         "failed": ledger.failed,

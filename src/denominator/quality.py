@@ -5,10 +5,11 @@ questions that *were answered*, so that a system looks better by refusing what i
 stand beside it and belong to it.
 Unanswerable questions have no place here; whether they were refused is abstention.
 
-Normalisation is that of SQuAD: lower case, punctuation deleted, English articles dropped where the language is English,
-split at white space. Three things differ: all Unicode punctuation counts, not only ASCII; a CJK character is a token of
-its own (as in regex-v1); and a step that would leave nothing of a text is left out, so that "A" and "?" stay what they
-are. Source: Rajpurkar et al. 2016, the evaluation script of SQuAD 1.1.
+Normalisation is that of SQuAD: lower case, punctuation deleted, English articles dropped where the language is English
+(that of the answer where it says one, else that of the question), split at white space. Three things differ: all
+Unicode punctuation counts, not only ASCII; a CJK character is a token of its own (as in regex-v1); and a step that
+would leave nothing of a text is left out, so that "A" and "?" stay what they are.
+Source: Rajpurkar et al. 2016, the evaluation script of SQuAD 1.1.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from denominator.phrases import primary
 from denominator.tokens import CJK
 from denominator.types import Answer, Estimate, Outcome, Plan, Question
 from denominator.uncertainty import estimate_mean, is_rate
@@ -136,10 +138,10 @@ def with_quality(
     for outcome in outcomes:
         answer, question = answers.get(outcome.id), known[outcome.id]
         text = None if answer is None or answer.error is not None else answer.text
-        if text is None or not text.strip():
+        if answer is None or text is None or not text.strip():
             made.append(outcome)
             continue
-        articles = question.lang.partition("-")[0].lower() != "en"
+        articles = primary(answer.lang or question.lang) != "en"
         found = {
             "exact_match": exact_match(text, question.answers, articles=articles),
             "token_f1": token_f1(text, question.answers, articles=articles),
@@ -179,9 +181,25 @@ class AnswerQuality:
         return {"counts": dict(self.counts), **{name: e.as_dict() for name, e in self.metrics.items()}}
 
 
+def answer_estimate(metric: str, outcomes: Sequence[Outcome], plan: Plan, reason: str) -> Estimate:
+    """The mean of a metric over those of these outcomes that were answered and have it; else None with the reason."""
+    having = [o for o in outcomes if answered(o) and metric in o.quality]
+    return estimate_mean(
+        [o.quality[metric] for o in having],
+        clusters=None if plan.cluster is None else [o.cluster for o in having],
+        alpha=plan.alpha,
+        reason=reason,
+        rate=is_rate(metric),
+    )
+
+
 def answer_quality(outcomes: Sequence[Outcome], plan: Plan) -> AnswerQuality | None:
-    """The block of a run, from its outcomes alone; None where no answer has a text to look at."""
-    if not any(o.quality for o in outcomes):
+    """The block of a run or of a part of it, from its outcomes alone; None where no answer has a text.
+
+    Texts that nothing can be measured of (no reference, no context, no words of the question) are counted all the same:
+    `metrics` is empty then.
+    """
+    if not any(o.answer is not None and o.answer.strip() for o in outcomes):
         return None
     counts = dict.fromkeys(COUNTS, 0)
     for outcome in outcomes:
@@ -193,16 +211,6 @@ def answer_quality(outcomes: Sequence[Outcome], plan: Plan) -> AnswerQuality | N
             counts["refused"] += 1
         else:
             counts["answered" if answered(outcome) else "no_text"] += 1
-    metrics = {}
-    for name in METRICS:
-        if not any(name in o.quality for o in outcomes):
-            continue
-        having = [o for o in outcomes if answered(o) and name in o.quality]
-        metrics[name] = estimate_mean(
-            [o.quality[name] for o in having],
-            clusters=None if plan.cluster is None else [o.cluster for o in having],
-            alpha=plan.alpha,
-            reason="no_eligible" if counts["answered"] else "no_answers",
-            rate=is_rate(name),
-        )
-    return AnswerQuality(metrics, counts)
+    reason = "no_eligible" if counts["answered"] else "no_answers"
+    measured = [name for name in METRICS if any(name in o.quality for o in outcomes)]
+    return AnswerQuality({name: answer_estimate(name, outcomes, plan, reason) for name in measured}, counts)

@@ -369,12 +369,13 @@ def _quality_lines(report: ScoreReport) -> list[str]:
     if block is None:
         return []
     c = block.counts
-    head = f"answers to answerable questions: {c['answered']} answered, {c['refused']} refused, "
-    rows = [(name.replace("_", " "), e) for name, e in block.metrics.items()]
+    rows = [_estimate_row(name.replace("_", " "), e) for name, e in block.metrics.items()]
     return [
         "",
-        f"{head}{c['undecided']} undecided, {c['no_text']} without a text; over the answered ones:",
-        *columns([_estimate_row(name, e) for name, e in rows]),
+        f"answers to answerable questions: {c['answered']} answered, {c['refused']} refused, "
+        f"{c['undecided']} undecided, {c['no_text']} without a text; "
+        + ("over the answered ones:" if rows else "nothing to hold the texts against (no reference, no context)"),
+        *(columns(rows) if rows else []),
     ]
 
 
