@@ -79,6 +79,15 @@ def test_it_is_the_same_sequence(documents: tuple[Document, ...], read: int) -> 
     )  # fmt: skip
 
 
+def test_the_bound_counts_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three bytes a character: 300 characters are 900 bytes."""
+    documents = [Document("a", "日" * 200, "日" * 100)]
+    monkeypatch.setattr(corpus, "BOUND", 900 + corpus.OBJECT - 1)
+    assert isinstance(corpus.held(iter(documents)), Documents)
+    monkeypatch.setattr(corpus, "BOUND", 900 + corpus.OBJECT)
+    assert corpus.held(iter(documents)) == tuple(documents)
+
+
 def test_a_stream_becomes_objects_or_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert corpus.held(iter(DOCUMENTS)) == DOCUMENTS
     monkeypatch.setattr(corpus, "BOUND", 3 * corpus.OBJECT)

@@ -29,7 +29,7 @@ from denominator.spans import (
     span_table,
     split_evidence,
 )
-from denominator.types import Document, Evidence, Group, Hit, Question, Result, Run, Units
+from denominator.types import Document, Evidence, Group, Hit, Question, Result, Run, Units, filled
 from tests.conftest import examples
 
 from .golden.cases import run_case
@@ -673,3 +673,10 @@ def test_rows_of_the_run_may_come_in_any_question_order() -> None:
         {"b": Result((Hit("e", "e", 1.0, 0, 4),)), "z": Result(), "a": Result((Hit("c", "d", 1.0, 4, 7),))}
     )
     assert span_table(INDEX, asked, run, ks=[1]).values["coverage@1"].tolist() == [0, 1]
+
+
+def test_blocks_fill_their_array() -> None:
+    """A block too few would leave what was in that memory before."""
+    assert filled((3,), np.int32, lambda: [np.ones(2), np.zeros(1)]).tolist() == [1, 1, 0]
+    with pytest.raises(AssertionError, match="2 of 3 rows"):
+        filled((3,), np.int32, lambda: [np.ones(2)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from denominator import summary
 from denominator.app import Outcome
 from denominator.cli import main
 from denominator.progress import console
+from denominator.readers.native import Demo
 from denominator.tracking import Store, StoredRun
 from tests.test_app import _clean, call, store_of, workplace  # noqa: F401  # fixtures
 
@@ -100,3 +102,14 @@ def test_a_failed_cell_is_shown_though_a_waiting_one_has_its_name(
     assert f"  {name}: no such file" in said
     assert f"1 not started (the disk is full): {name}" in said
     assert "1 computed and not recorded yet, 2 without a result" in said
+
+
+def test_documents_in_a_list_are_no_large_corpus(tmp_path: Path) -> None:
+    """A reader of one's own may return a list."""
+    data = Demo().load()
+    data = replace(data, documents=list(data.documents))
+    store = Store(f"sqlite:///{tmp_path}/mlflow.db", "x", tmp_path)
+    outcome = Outcome("s1", [], {}, {}, store, tmp_path, data={"demo": data})
+    (card,) = summary._card(outcome).values()
+    assert '"findings"' in card
+    assert "near_not_looked_for" not in card

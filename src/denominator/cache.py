@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from denominator.errors import ConfigError
 from denominator.fingerprint import canonical, sha
-from denominator.types import StageTime
+from denominator.types import StageTime, filled
 
 FORMAT = 1
 MAPPED = 1 << 16
@@ -272,13 +272,7 @@ class Cache:
                 return self._gathered(shape, dtype, blocks())
             except OSError as error:  # no room: once more from the start, in memory
                 self._read_only(error)
-        whole = np.empty(shape, dtype)
-        at = 0
-        for block in blocks():
-            whole[at : at + len(block)] = block
-            at += len(block)
-        assert at == len(whole)
-        return whole
+        return filled(shape, dtype, blocks)
 
     def _gathered(self, shape: tuple[int, ...], dtype: npt.DTypeLike, blocks: Iterable[Array]) -> Gathered:
         path = self._scratch("gathered") / "array.npy"

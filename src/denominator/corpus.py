@@ -1,8 +1,9 @@
 """Documents of a corpus that is too large to be held as objects, and one way to look into either kind.
 
-A small corpus is a tuple of `Document`. One of more than `BOUND` bytes is `Documents`: ids in a list, texts and titles
-as UTF-8 in a temporary file that has no name, so that nothing is left behind whatever ends the process. Both are
-sequences; the functions here (`in_order`, `ids_of`, `texts_of`, …) give the same for both and never copy a large one.
+A small corpus is a tuple of `Document`. One that a reader streams and that has more than `BOUND` bytes is `Documents`:
+ids in a list, texts and titles as UTF-8 in a temporary file that has no name, so that nothing is left behind whatever
+ends the process. Both are sequences; the functions here (`in_order`, `ids_of`, `texts_of`, …) give the same for both
+and never copy a large one.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from denominator.errors import ConfigError
 from denominator.types import Document, Ints
 
 BOUND = 32 * 2**20
-"""Bytes of documents, held as objects, above which a corpus goes into a file."""
+"""Bytes of documents (UTF-8, and `OBJECT` for each) above which a corpus that is read goes into a file."""
 OBJECT = 256
-"""What one document costs as objects beside its characters."""
+"""What one document costs as objects beside its text and title."""
 _ROWS = 4096
 _READ = 1 << 20
 
@@ -44,6 +45,7 @@ def scratch_folder() -> Path:
 def held(documents: Iterable[Document]) -> Sequence[Document]:
     """The documents in their order: a tuple, or `Documents` as soon as they outgrow `BOUND`. Read once, as a stream.
 
+    A tuple stays as it is, however large: its objects are in memory already, and whoever made it may keep them.
     Raises ConfigError when the temporary file cannot be written (no room, no such folder).
     """
     if isinstance(documents, (tuple, Documents)):
@@ -53,10 +55,14 @@ def held(documents: Iterable[Document]) -> Sequence[Document]:
     stream = iter(documents)
     for document in stream:
         first.append(document)
-        size += len(document.text) + len(document.title or "") + OBJECT
+        size += _bytes(document.text) + _bytes(document.title or "") + OBJECT
         if size > BOUND:
             return Documents.of(chain(_emptied(first), stream))
     return tuple(first)
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def _emptied(documents: list[Document]) -> Iterator[Document]:

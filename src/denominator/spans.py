@@ -36,6 +36,7 @@ from denominator.types import (
     Run,
     Ties,
     Units,
+    filled,
 )
 
 Counts = npt.NDArray[np.int64] | npt.NDArray[np.int32]
@@ -113,7 +114,7 @@ class CorpusIndex:
                 ends.append(piece[tokens.ends_mask(kind)])
                 yield piece
 
-        counted = (gather or _in_memory)((int(base[-1]) + 1,), dtype, blocks)
+        counted = (gather or filled)((int(base[-1]) + 1,), dtype, blocks)
         return cls(tuple(ids), base, counted, np.concatenate(ends))
 
     @classmethod
@@ -155,17 +156,6 @@ class CorpusIndex:
         """An index from what `arrays` gave; the columns are used as they are, memory-mapped ones too."""
         ids = tuple(json.loads(np.asarray(arrays["ids"]).tobytes().decode("ascii")))
         return cls(ids, arrays["base"], arrays["counted"], arrays["token_end"], bool(arrays["has_text"][0]))
-
-
-def _in_memory(
-    shape: tuple[int, ...], dtype: npt.DTypeLike, blocks: Callable[[], Iterable[npt.NDArray[Any]]]
-) -> npt.NDArray[Any]:
-    whole = np.empty(shape, dtype)
-    at = 0
-    for block in blocks():
-        whole[at : at + len(block)] = block
-        at += len(block)
-    return whole
 
 
 def _batches(documents: Sequence[Document]) -> Iterator[str]:

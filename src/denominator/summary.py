@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from denominator.corpus import texts_of
+from denominator.corpus import Documents, texts_of
 from denominator.errors import StoreError
 from denominator.masking import mask
 from denominator.progress import figure_text
@@ -272,7 +272,7 @@ def _card(result: Outcome) -> dict[str, str]:
     plan = result.jobs[0].cell.plan if result.jobs else None
     found = {}
     for i, data in enumerate(result.data.values()):
-        small = isinstance(data.documents, tuple)  # in a large corpus the search would outlast the sweep
+        small = not isinstance(data.documents, Documents)  # in a large corpus the search would outlast the sweep
         health = examine(data, lenient=plan is not None and plan.eligibility == "lenient", near=small)
         name = "dataset_card.json" if len(result.data) == 1 else f"dataset_card_{i + 1}.json"
         found[name] = json.dumps(health.as_dict(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"

@@ -7,7 +7,7 @@ so that below it there is one implementation of everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -47,6 +47,20 @@ Ints = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+
+
+def filled(
+    shape: tuple[int, ...], dtype: npt.DTypeLike, blocks: Callable[[], Iterable[npt.NDArray[Any]]]
+) -> npt.NDArray[Any]:
+    """An array in memory of this shape: the blocks one after the other along its first axis, which they must fill."""
+    whole = np.empty(shape, dtype)
+    at = 0
+    for block in blocks():
+        whole[at : at + len(block)] = block
+        at += len(block)
+    assert at == len(whole), f"{at} of {len(whole)} rows"
+    return whole
+
 
 # ------------------------------------------------------------------ corpus and questions
 
