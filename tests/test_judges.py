@@ -19,7 +19,7 @@ from denominator.chunkers import WholeDocument
 from denominator.cli import main
 from denominator.deciding import as_recorded
 from denominator.embedders import BM25
-from denominator.endpoints.chat import Grader, Judge
+from denominator.endpoints.chat import Chat, Grader, Judge
 from denominator.errors import ConfigError, InputError, MeasurementError
 from denominator.evaluation import summarize
 from denominator.gate import Measured, judge, parse_rule
@@ -479,3 +479,22 @@ def test_the_rehearsal_never_says_less_than_what_is_sent(files, server):
     references = sum(map(count, ("Puna-maali", "Viisi tuntia", "Sininen")))
     assert f"about {texts + references:,} tokens sent" in said["grader m, c"]
     assert server.requests == []
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_the_rehearsal_names_no_bound_where_there_is_none(files, server, writes):
+    """Without `max_tokens` a reply may have any length, and so may what a judge of it reads."""
+    from denominator.rehearsal import _chat_money
+
+    free = {"price_per_million_input": 1.0, "price_per_million_output": 1.0, "max_tokens": None}
+    part: Any = recorded(files, server, judge=part_of(server, Judge, **free), grader=None)
+    if writes:
+        part = part_of(server, Chat, judge=part_of(server, Judge, **{**free, "max_tokens": 8}), **free)
+    data = Native(folder=str(files))
+    cell = Cell("c", {}, data, WholeDocument(), BM25(), NoRerank(), part, PLAN)
+    said = dict(line.split(": ", 1) for line in _chat_money([(cell, data.load())]))
+    assert all(text.startswith("no upper bound; ") for text in said.values())
+    unbounded = said["chat m, c" if writes else "judge m, c"]
+    assert "no bound on what is received: max_tokens is null" in unbounded
+    if writes:
+        assert "tokens sent beside the answers, which have no bound, at most 40 received" in said["judge m, c"]

@@ -25,12 +25,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from denominator import doctor, label, labelling
+from denominator.cache import Cache
 from denominator.cli import main
 from denominator.eligibility import BLOCKING, classify, groups_of
 from denominator.errors import InputError
 from denominator.labelling import Book, Decision
+from denominator.pool import Pool
 from denominator.readers import native
-from denominator.types import Evidence, Question
+from denominator.types import Dataset, Document, Evidence, Question
 from tests.conftest import examples
 
 CORPUS = [
@@ -983,3 +985,12 @@ def test_refused_retrievers(shop: Path, sit: Callable[..., tuple[int, str, str]]
         assert (code, out) == (64, ""), arguments
         assert said in err, (arguments, err)
     assert (shop / "questions.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("lang", ["en-US", "en_US"])
+def test_words_are_stemmed_in_the_language_of_the_questions_however_its_tag_is_written(lang: str) -> None:
+    documents = (Document("a", "Connected pipes."), Document("b", "Blue paint."))
+    data = Dataset("d", documents, (Question("q", "connections?", lang=lang),), "h", "c")
+    pool = Pool.build(data, Cache(None))
+    assert pool is not None
+    assert [doc for doc, _, _ in pool._proposed("connections?")["bm25"]][:1] == ["a"]

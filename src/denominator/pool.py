@@ -20,6 +20,7 @@ from denominator import labelling
 from denominator.corpus import by_id, in_order
 from denominator.errors import ConfigError
 from denominator.labelling import Candidate
+from denominator.phrases import primary
 from denominator.types import Dataset, Document, Hit
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Pool:
         table = columns.table(f"label:{PASSAGE}:{data.corpus_hash}", documents)
         if not len(table):
             return None
-        languages = {q.lang.split("-")[0].lower() for q in data.questions}
+        languages = {primary(q.lang) for q in data.questions}
         stemmer = STEMMERS.get(languages.pop(), "none") if len(languages) == 1 else "none"
         lexical, dense = BM25(language=stemmer, stopwords=stemmer == "english"), Static()
         parts: dict[str, FirstStage] = {"bm25": lexical, "static": dense, "hybrid": Hybrid(lexical, dense)}

@@ -1,7 +1,8 @@
 """`denominator sweep … --dry-run`: what a grid would do, what is there already, and about how long and how dear it is.
 
 Nothing is computed, written or asked of a server. Time comes from the recorded times of the same part, scaled by size,
-else from measured rates; the text says which. Money is an upper bound: answers that are kept are not asked for again.
+else from measured rates; the text says which. Money is an upper bound (answers that are kept are not asked for again),
+and where replies have none the text says so.
 """
 
 from __future__ import annotations
@@ -248,19 +249,30 @@ def _chat_money(cells: Sequence[tuple[Cell, Dataset]]) -> Iterator[str]:
         for part, above in _inside(cell.answerer):
             if not hasattr(part, "price_per_million_input") or not hasattr(part, "replies"):
                 continue
+            read: float | None
             if above is None:
                 read = float(len(data.questions) * (getattr(part, "budget", None) or cell.plan.budget))
             else:  # a judge or a grader reads the answers; which of them, nobody knows yet
                 read = _answer_tokens(above, data)
-            sent = read + _question_tokens(data) + _prompt_tokens(part, data)
-            back = len(data.questions) * (part.max_tokens or 0)
-            how = f"about {sent:,.0f} tokens sent, at most {back:,.0f} received"
+            sent = (read or 0.0) + _question_tokens(data) + _prompt_tokens(part, data)
+            back = None if part.max_tokens is None else len(data.questions) * part.max_tokens
+            how = f"{sent:,.0f} tokens sent"
+            how = f"about {how}" if read is not None else f"{how} beside the answers, which have no bound"
+            how += (
+                ", no bound on what is received: max_tokens is null"
+                if back is None
+                else f", at most {back:,.0f} received"
+            )
             what = f"{type(part).__name__.lower()} {part.model}, {cell.name}"
-            if part.price_per_million_input is None and part.price_per_million_output is None:
+            of_sent, of_received = part.price_per_million_input, part.price_per_million_output
+            if of_sent is None and of_received is None:
                 yield f"{what}: {how}; no price is set (price_per_million_input, price_per_million_output)"
+                continue
+            amount = (sent * (of_sent or 0) + (back or 0) * (of_received or 0)) / 1e6
+            if (read is None and of_sent) or (back is None and of_received):
+                yield f"{what}: no upper bound; {amount:,.4g} in the currency of its price for what is bounded ({how})"
             else:
-                amount = sent * (part.price_per_million_input or 0) + back * (part.price_per_million_output or 0)
-                yield _money(what, amount / 1e6, how)
+                yield _money(what, amount, how)
 
 
 def _prompt_tokens(part: Any, data: Dataset) -> float:
@@ -271,13 +283,14 @@ def _prompt_tokens(part: Any, data: Dataset) -> float:
     return float(len(data.questions) * count(part.system) + sum(map(count, references)))
 
 
-def _answer_tokens(answerer: Any, data: Dataset) -> float:
-    """Tokens of all recorded answers; of written ones what they may be at most."""
+def _answer_tokens(answerer: Any, data: Dataset) -> float | None:
+    """Tokens of all recorded answers; of written ones what they may be at most, None without a bound."""
     from denominator.tokens import count
 
     if hasattr(answerer, "answers"):
         return float(sum(count(a.text or "") for a in answerer.answers().values()))
-    return float(len(data.questions) * (answerer.max_tokens or 0))
+    most = getattr(answerer, "max_tokens", None)
+    return None if most is None else float(len(data.questions) * most)
 
 
 def _question_tokens(data: Dataset) -> float:
