@@ -64,6 +64,14 @@ def test_no_cells(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown([run("cell a", None)], capsys) == {"cell a": ("–", "undefined: depth_below_k")}
 
 
+def test_a_sweep_has_an_eligible_n_only_where_its_cells_agree_on_one() -> None:
+    seven, other, none = run("a", 0.5), run("b", 0.5), run("c", 0.5)
+    other.metrics["eligible_n"] = 6.0
+    del none.metrics["eligible_n"]
+    assert summary.shared_n([seven, seven]) == {"eligible_n": 7}
+    assert [summary.shared_n(runs) for runs in ([none], [seven, other], [seven, none], [])] == [{}] * 4
+
+
 def test_a_sweep_over_two_headlines_names_what_differs(
     workplace: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

@@ -189,6 +189,13 @@ def denominators(runs: Sequence[StoredRun]) -> list[int]:
     return sorted({int(run.metrics["eligible_n"]) for run in runs if "eligible_n" in run.metrics})
 
 
+def shared_n(runs: Sequence[StoredRun]) -> dict[str, float]:
+    """The eligible n as a sweep's own figure: only where every cell has it and it is the same in all."""
+    first = runs[0].metrics.get("eligible_n") if runs else None
+    agreed = first is not None and all(run.metrics.get("eligible_n") == first for run in runs)
+    return {"eligible_n": first} if agreed and first is not None else {}
+
+
 def failures(result: Outcome, *, without: Collection[int] = ()) -> list[dict[str, str]]:
     """Cells that did not end well, with their overrides and the reason; `without`: not these jobs, by number."""
     found = []
@@ -240,7 +247,7 @@ def record(result: Outcome) -> None:
             best = lists[0][0]
             metrics["best_value"] = best.metrics[spell(headline_of(best))]
             tags["best_cell"] = best.name
-        metrics["eligible_n"] = runs[0].metrics.get("eligible_n", 0)
+        metrics |= shared_n(runs)
         dataset = _dataset(result)
     plan = result.jobs[0].cell.plan if result.jobs else None
     params = {} if plan is None else {"dataset": result.jobs[0].params.get("dataset", ""), "baseline": plan.baseline}
