@@ -30,7 +30,7 @@ from denominator.rerankers import NoRerank
 from denominator.scoring import render_csv, render_text, score
 from denominator.selection import compare
 from denominator.tracking.facts import cell_facts
-from denominator.types import Outcome, Plan, RecordedRun
+from denominator.types import Answer, Outcome, Plan, RecordedRun
 from denominator.uncertainty import wilson
 from tests.endpoint_parts import QUICK
 from tests.http_server import Reply, chat_reply, serving
@@ -460,6 +460,23 @@ def test_answers_in_another_language_than_their_questions(tmp_path, capsys):
 def test_what_is_no_language(files, lang, message):
     with pytest.raises(ConfigError, match=f"lang: found .*, expected a code such as {message}"):
         Recorded(str(files / "answers.jsonl"), lang=lang)
+
+
+def test_what_is_no_language_on_a_line_or_on_an_answer(files):
+    rows = [{"question_id": "q0", "answer": "x", "lang": "de"}, {"question_id": "q1", "answer": "x", "lang": "german"}]
+    with pytest.raises(InputError, match=r"answers.jsonl:2: field 'lang': is not a language; found german; .* 'de'"):
+        Recorded(str(lines(files / "answers.jsonl", rows))).answers()
+    data = Native(folder=str(files)).load()
+    answers = {"q0": Answer(text="x", lang="german"), "q1": Answer(text="x", lang="deutsch"), "q2": Answer(text="x")}
+    with pytest.raises(ConfigError, match="lang: found 'deutsch', expected a code such as 'de'"):
+        score(data, None, answers)
+
+    class Own:
+        def answers(self):
+            return answers
+
+    with pytest.raises(ConfigError, match="lang: found 'deutsch'"):
+        ran(files, Own())
 
 
 def test_the_rehearsal_never_says_less_than_what_is_sent(files, server):

@@ -113,6 +113,12 @@ class Recorded:
         return {q: a if a.lang is not None else replace(a, lang=self.lang) for q, a in found.items()}
 
 
+def check_languages(questions: Sequence[Question], answers: Mapping[str, Answer], version: str) -> None:
+    """Refuses a `lang` of a question or of an answer that is no language tag (ConfigError)."""
+    given = {answer.lang for answer in answers.values() if answer.lang is not None}
+    phrases.check_languages({q.lang for q in questions} | given, version)
+
+
 # ------------------------------------------------------------------ judges
 
 

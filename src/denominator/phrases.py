@@ -197,11 +197,20 @@ def languages(version: str = VERSION) -> tuple[str, ...]:
     return tuple(sorted(PATTERNS[version]))
 
 
+def not_a_tag(lang: str) -> str | None:
+    """A code that may be meant by what is no language tag; None for a tag, with a list or without.
+
+    >>> not_a_tag("german"), not_a_tag("日本語"), not_a_tag("pt_BR")
+    ('de', 'en', None)
+    """
+    return None if _TAG.fullmatch(lang.strip()) else _MEANT.get(lang.strip().casefold(), "en")
+
+
 def check_languages(langs: Iterable[str], version: str = VERSION) -> None:
-    """Refuses what is no language tag, such as `german` (ConfigError). A tag without a list is not its business."""
-    for lang in langs:
-        if not _TAG.fullmatch(lang.strip()):
-            code = _MEANT.get(lang.strip().casefold(), "en")
+    """Refuses what is no language tag, such as `german`: ConfigError for the first one in code-point order."""
+    for lang in sorted(langs):
+        code = not_a_tag(lang)
+        if code is not None:
             there = ", ".join(languages(version))
             raise ConfigError(f"lang: found {lang!r}, expected a code such as {code!r} (there are lists for {there})")
 

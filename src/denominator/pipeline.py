@@ -14,8 +14,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from denominator import __version__, phrases
-from denominator.answerers import Answerer, Threshold, Writer, asked_judge, contexts_of, instruments, worth_of
+from denominator import __version__
+from denominator.answerers import (
+    Answerer,
+    Threshold,
+    Writer,
+    asked_judge,
+    check_languages,
+    contexts_of,
+    instruments,
+    worth_of,
+)
 from denominator.cache import Array, Cache, Entry, Payload, describe
 from denominator.chunkers import Chunker, checked_chunks
 from denominator.corpus import ids_of, in_memory, in_order
@@ -211,7 +220,7 @@ class _Work:
         answers: Mapping[str, Answer] | None = None if part is None or writer else part.answers()
         judge = None
         if writer or answers is not None:
-            phrases.check_languages({q.lang for q in self.questions}, self.plan.phrases)
+            check_languages(self.questions, answers or {}, self.plan.phrases)
         if answers is not None:
             asked = getattr(part, "judge", None)
             judge, facts, said = asked_judge(asked, self.cache, self.questions, answers, self.plan.phrases)

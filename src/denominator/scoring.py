@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from denominator import phrases
-from denominator.answerers import Recorded, asked_judge, instruments, worth_of
+from denominator.answerers import Recorded, asked_judge, check_languages, instruments, worth_of
 from denominator.cache import Cache
 from denominator.corpus import by_id, ids_of, texts_of
 from denominator.errors import ConfigError, InputError
@@ -229,7 +228,7 @@ def score(
     facts: dict[str, float] = {}
     agreed: Mapping[str, Agreement] = {}
     if recorded is not None:
-        phrases.check_languages({q.lang for q in data.questions}, plan.phrases)
+        check_languages(data.questions, recorded, plan.phrases)
         judge, facts, said = asked_judge(getattr(part, "judge", None), cache, data.questions, recorded, plan.phrases)
         notes += said
     outcomes = evaluate(

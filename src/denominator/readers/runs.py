@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from denominator import phrases
 from denominator.errors import InputError
 from denominator.readers import trec
 from denominator.readers.native import MOST_OFFSET
@@ -141,12 +142,16 @@ def read_answers(path: str | Path) -> dict[str, Answer]:
         seen.add(question, row, "question_id")
         if not any(name in values for name in ANSWER_FIELDS[1:5]):
             raise row.error("says nothing", expected="at least one of answer, abstained, answerable, error")
+        lang = row.text("lang", empty=False)
+        code = None if lang is None else phrases.not_a_tag(lang)
+        if code is not None:
+            raise row.error("is not a language", "lang", found=lang, expected=f"a code such as {code!r}")
         answers[question] = Answer(
             text=row.text("answer"),
             flag=row.flag("abstained"),
             structured=row.flag("answerable"),
             error=row.text("error", empty=False),
-            lang=row.text("lang", empty=False),
+            lang=lang,
         )
     seen.finish()
     return answers
