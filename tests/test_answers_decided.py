@@ -16,6 +16,7 @@ from denominator.evaluation import summarize
 from denominator.gate import Measured, judge, parse_rule
 from denominator.quality import METRICS
 from denominator.report import build, write
+from denominator.report.build import shown_questions
 from denominator.selection import compare, decide
 from denominator.summary import answers_table_of
 from denominator.tracking import StoredRun
@@ -172,6 +173,13 @@ def test_an_answer_is_text_and_never_markup(runs, tmp_path):
     page = comparison_html(compare(good, poor, "token_f1"), Pair(good, poor, {}, ()))
     assert "&lt;script&gt;alert(1)" in page
     assert "<script" not in page
+
+
+def test_an_absent_answer_is_not_shown_as_an_empty_one(runs):
+    by_name = dict(zip("ab", runs, strict=True))
+    ids = [o.id for o in runs[0].outcomes if o.state == "answerable"][:1]
+    (shown,) = shown_questions(ids, by_name, "token_f1", None)
+    assert [a.answer for a in shown.answers] == ["text", None], "bm25 did not answer the first question"
 
 
 def test_runs_lists_answers():

@@ -216,7 +216,8 @@ def shown_questions(
 def _answered(name: str, outcome: Outcome, metric: str, texts: Mapping[str, str] | None) -> Answered:
     hits = tuple(_found(h, outcome, texts) for h in _first_hits(outcome))
     if metric in ANSWER_METRICS:
-        return Answered(name, outcome.quality.get(metric), hits, _clip(outcome.answer or "", ANSWER_TEXT))
+        said = None if outcome.answer is None else _clip(outcome.answer, ANSWER_TEXT)
+        return Answered(name, outcome.quality.get(metric), hits, said)
     return Answered(name, outcome.values.get(metric), hits)
 
 
