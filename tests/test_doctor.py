@@ -552,6 +552,8 @@ def test_every_reader_names_all_that_it_refuses(
     one = found(report, "refused_lines")
     assert list(one.ids) == places
     assert one.count == len(places)
+    files = not all(":" in place for place in places)
+    assert one.message == ("records or files refused by the reader" if files else "records refused by the reader")
     assert (len(data.questions), len(data.documents)) == size
     assert str(first.value) in [str(e) for e in refused]
     said = doctor.render_text(report)
@@ -567,7 +569,7 @@ def test_of_many_refused_lines_ten_are_shown_and_all_counted(tmp_path: Path) -> 
     one = found(report, "refused_lines")
     assert (one.count, len(one.ids), len(one.details)) == (40, 40, 10)
     text = doctor.render_text(report)
-    assert "40 lines refused by the reader; the first 10 of them" in text
+    assert "40 records refused by the reader; the first 10 of them" in text
     assert text.count("is not a text") == 10
     assert doctor.render_html(report).count("is not a text") == 10
     assert json.loads(json.dumps(report.as_dict()))["findings"][0]["details"] == list(one.details)

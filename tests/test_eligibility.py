@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from denominator.eligibility import (
     BLOCKING,
+    LENIENT,
     assume_answerable,
     build_ledger,
     classify,
@@ -167,8 +169,26 @@ def test_seed_ledger_strict_names_both_ways_out() -> None:
     with pytest.raises(MeasurementError) as caught:
         build_ledger(states, {})  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.ids) == ("unscorable_questions", ("c", "n"))
-    for words in ("2 of 3", "mend their labels", "eligibility=lenient", "--lenient", "1 unlabelled, 1 conflict"):
+    for words in ("2 of 3", "mend their labels", LENIENT, "1 unlabelled, 1 conflict"):
         assert words in str(caught.value)
+
+
+def test_the_option_is_named_with_the_commands_that_have_it() -> None:
+    from importlib import import_module
+
+    from denominator.cli import parser, top_commands
+
+    commands = top_commands(parser())
+    have = []
+    for name, command in commands.items():
+        module, arguments, _ = command.get_default("late") or ("", "", "")
+        if module:
+            getattr(import_module(module), arguments)(command)
+        if "--lenient" in command._option_string_actions and name != "doctor":  # there it only changes the severity
+            have.append(name)
+    named = re.search(r"--lenient \((.*)\)", LENIENT)
+    assert named
+    assert sorted(named[1].split(", ")) == sorted(have)
 
 
 def test_failed_and_missing_stay_in_the_ledger() -> None:

@@ -15,6 +15,8 @@ from typing import Literal
 from denominator.errors import MeasurementError
 from denominator.types import LABELS, STATES, Evidence, Group, Ledger, Question, Run, State, Status
 
+LENIENT = "eligibility=lenient (run, sweep) or --lenient (score, gate, compare, audit)"
+"""How the commands are told to leave out and count what they cannot score."""
 BLOCKING: tuple[State, ...] = (
     "unlabelled",
     "conflict",
@@ -256,7 +258,7 @@ def build_ledger(
                 "unscorable_questions",
                 blocked,
                 f"{len(blocked)} of {len(states)} questions cannot be scored ({rows}); mend their labels, or exclude "
-                "and count them with eligibility=lenient (command line: --lenient)",
+                f"and count them: {LENIENT}",
             )
     came = [statuses.get(i, "missing") for i, state in states.items() if state == "answerable"]
     ok, failed = came.count("ok"), came.count("failed")

@@ -19,7 +19,7 @@ import numpy as np
 
 from denominator import duplicates, tokens
 from denominator.corpus import Column, names_of, texts_of
-from denominator.eligibility import document_groups, groups_of, lost_evidence, span_groups, state_of
+from denominator.eligibility import LENIENT, document_groups, groups_of, lost_evidence, span_groups, state_of
 from denominator.errors import ConfigError, InputError, MeasurementError
 from denominator.evaluation import MOST_SLICE_VALUES, tag_values
 from denominator.types import STATES, Dataset, Document, Group, Ints, Plan, Question, State
@@ -255,7 +255,7 @@ def _labels(facts: _Facts) -> Iterator[Finding]:
         what, advice = _UNREADABLE.get(code, (code.replace("_", " "), "mend the labels"))
         yield from _finding(code, "error", what, ids, advice, of=n)
     severity: Severity = "warning" if facts.lenient else "error"
-    way_out = "; or leave them out and count them with eligibility=lenient (score: --lenient)"
+    way_out = f"; or leave them out and count them: {LENIENT}"
     lost = lost_evidence(_readable(facts), facts.texts.keys()) if facts.has_corpus else {}
     for state, (what, advice) in _BLOCKED.items():
         here, way = facts.within(state), way_out
@@ -710,9 +710,10 @@ def _classes_only(facts: _Facts) -> Iterator[Finding]:
 def _refused(errors: Sequence[InputError]) -> Iterator[Finding]:
     if errors:
         more = f"; the first {REFUSED} of them" if len(errors) > REFUSED else ""
+        whole = any(e.line is None and e.place is None for e in errors)  # a document of a folder
         yield Finding(
-            "refused_lines", "error", f"lines refused by the reader{more}", len(errors), None,
-            tuple(map(_place, errors)), "mend them; what follows is about the others",
+            "refused_lines", "error", f"records{' or files' if whole else ''} refused by the reader{more}", len(errors),
+            None, tuple(map(_place, errors)), "mend them; what follows is about the others",
             tuple(map(str, errors[:REFUSED])),
         )  # fmt: skip
 
