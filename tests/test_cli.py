@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -171,3 +173,14 @@ def test_a_closed_pipe_is_no_error() -> None:
     )
     assert done.stdout.startswith("usage:")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_the_grids_in_the_help_of_sweep_are_accepted(
+    which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    examples = re.findall(r"^  (denominator (?:sweep|run) chunker=.*?)(?:   .*)?$", cli.SWEEP_HELP, re.M)
+    assert len(examples) == 2
+    assert cli.main([*shlex.split(examples[which])[1:], "--dry-run"]) == 0, capsys.readouterr()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sqlite3
 import xml.etree.ElementTree as ET
@@ -23,6 +24,7 @@ from denominator.tracking import Store, default_uri
 from denominator.tracking.files import OUTCOMES_HASH
 from denominator.types import Outcome, Plan, RecordedRun, StageTime
 from tests import report_runs
+from tests.blank_store import blank_store
 
 
 @dataclass(frozen=True)
@@ -682,3 +684,18 @@ def test_wrong_use_of_the_gate(files: Path, store: Store, capsys: pytest.Capture
         code, out, err = call(capsys, "gate", *words)
         assert (code, out) == (64, ""), words
         assert said.replace("two token", "2 token") in err
+
+
+def test_the_examples_of_the_help_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blank_store(tmp_path / "denominator-out")
+    demo = ("chunker=fixed_128,sentences_128", "embedder=bm25", "reranker=none")
+    assert main(["sweep", "-q", "+experiment=demo", *demo]) == 0
+    for command in ("compare", "gate"):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        (example,) = re.findall(rf"^  (denominator {command} .*)$", capsys.readouterr().out, re.M)
+        assert main(shlex.split(example)[1:]) == 0, capsys.readouterr()

@@ -30,10 +30,11 @@ usage: denominator {command} [-q] [--dry-run] [--json-logs] [--debug] [Hydra's f
 
   denominator sweep                                     36 cells on the bundled data
   denominator sweep +experiment=chunking_eval           a whole experiment by name
-  denominator sweep chunker=fixed_128,sentences_128 embedder=bm25,static
-  denominator run chunker=sentences_128 'ks=[1,5]'      one cell
+  denominator sweep chunker=fixed_128,sentences_128 embedder=bm25,static eligibility=lenient
+  denominator run chunker=sentences_128 'ks=[1,5]' eligibility=lenient     one cell
   denominator sweep +experiment=demo chunker.size=64    every cell with this setting
-  denominator sweep --dry-run                           what would be done, how long, how dear; nothing is run
+  denominator sweep --dry-run                           what would be done, how long it would take and
+                                                        what it would cost; nothing is run
   denominator run --cfg job                             the configuration, nothing is run
 
 overrides choose a part by its group, or set a value:

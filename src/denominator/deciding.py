@@ -560,8 +560,16 @@ def _file_names(a: str, b: str, answers: tuple[str | None, str | None]) -> tuple
 # ------------------------------------------------------------------ the command `compare`
 
 
+COMPARE_EXAMPLE = """\
+two cells of the latest sweep, for example of `denominator sweep`:
+  denominator compare 'sentences_128 · bm25 · none' 'fixed_128 · bm25 · none' --metric recall@5
+"""
+
+
 def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `denominator compare`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = COMPARE_EXAMPLE
     parser.add_argument("candidate", metavar="A", help="the candidate: a recorded run, or a file with --golden")
     parser.add_argument("baseline", metavar="B", help="what it is compared with")
     parser.add_argument("--sweep", metavar="ID", help="look for the runs in this sweep first (default: the latest)")
@@ -748,8 +756,16 @@ def comparison_html(found: Comparison, pair: Pair) -> str:
 # ------------------------------------------------------------------ the command `gate`
 
 
+GATE_EXAMPLE = """\
+a cell of the latest sweep, for example of `denominator sweep`; exit code 0: holds, 1: does not, 2: could not judge:
+  denominator gate 'recall@5 >= 0.5' 'latency_ms_median <= 500' --run 'fixed_128 · bm25 · none'
+"""
+
+
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `denominator gate`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = GATE_EXAMPLE
     parser.add_argument("rules", nargs="*", metavar="RULE", help="such as 'recall@5 >= 0.7'; all of them side by side")
     parser.add_argument("--rule", action="append", default=[], metavar="RULE", help="one rule, anywhere (repeatable)")
     parser.add_argument("--rules", dest="file", metavar="FILE", help="more rules, as YAML")
