@@ -17,7 +17,7 @@ from denominator.gate import Measured, judge, parse_rule
 from denominator.quality import METRICS
 from denominator.report import build, write
 from denominator.report.build import shown_questions
-from denominator.selection import compare, decide
+from denominator.selection import compare, decide, instruments
 from denominator.summary import answers_table_of
 from denominator.tracking import StoredRun
 from denominator.types import RecordedRun
@@ -89,16 +89,99 @@ def test_gate_without_answers_cannot_judge():
         judge([parse_rule("answered no-regression")], measured(run), measured(run))
 
 
-def test_gate_on_abstention_across_versions_of_the_lists(runs):
-    """Versions only add languages, so they differ for a run in which an answer had no list, and for no other."""
-    new = measured(runs[0])
-    old = measured(replace(runs[0], run_id="o", name="old", plan=replace(PLAN, phrases="phrases-v1")))
-    rules = [parse_rule("uar >= baseline")]
-    assert judge(rules, new, old).verdict == "pass"
-    unread = [replace(o, abstained=None, rung="no_patterns") if o.id == "u000" else o for o in runs[0].outcomes]
-    old = measured(replace(old.run, outcomes=tuple(unread)))
-    assert "phrases differ" in judge(rules, new, old).results[0].message
-    assert judge(rules, new, old, allow=("phrases",)).verdict == "pass"
+def read_by(
+    run: RecordedRun, rung: str, version: str = "phrases-v2", one: str | None = None, **params: str
+) -> Measured:
+    """The run with all of its decisions from this rung; `one`: that of u000, which then left it undecided."""
+    made = [
+        replace(o, abstained=None, rung=one) if one and o.id == "u000" else replace(o, rung=rung) for o in run.outcomes
+    ]
+    named = {f"answerer.{name}.hash": value for name, value in params.items()}
+    return measured(replace(run, outcomes=tuple(made), plan=replace(PLAN, phrases=version), params=named))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "apart"),
+    [
+        # Versions only add languages: what v1 read by its lists alone, v2 reads the same.
+        (("phrase",), ("phrase", "phrases-v1"), None),
+        (("phrase",), ("phrase", "phrases-v1", "no_patterns"), "phrases differ"),
+        (("flag",), ("phrase", "phrases-v1", "no_patterns"), None),
+        # What v1 has no list for went to its judge, and v2 read it by a list.
+        (("phrase", "phrases-v2"), ("judge", "phrases-v1"), "phrases differ"),
+        (("phrase", "phrases-v2"), ("phrase", "phrases-v2", "no_patterns"), None),
+    ],
+)
+def test_gate_on_abstention_across_versions_of_the_lists(runs, mine, theirs, apart):
+    new, old = read_by(runs[0], *mine, judge="j"), read_by(runs[0], *theirs, judge="j")
+    rules = [parse_rule("uar <= baseline + 1"), parse_rule("partial.refused <= baseline + 1")]
+    for one, other in ((new, old), (old, new)):
+        found = judge(rules[:1], one, other)
+        assert found.verdict == ("undecided" if apart else "pass")
+        assert apart is None or apart in found.results[0].message
+        assert judge(rules[:1], one, other, allow=("phrases",)).verdict == "pass"
+
+
+def test_what_is_read_by_the_ladder_is_not_compared_across_readers(runs):
+    """The share of partial questions that were refused is read as all abstention is."""
+
+    def partly(run: Measured) -> Measured:
+        made = [replace(o, state="partial") if o.id == "u001" else o for o in run.run.outcomes]
+        return measured(replace(run.run, outcomes=tuple(made)))
+
+    new, old = partly(read_by(runs[0], "phrase")), partly(read_by(runs[0], "phrase", "phrases-v1", "no_patterns"))
+    for name in ("uar", "frr", "partial.refused"):
+        (result,) = judge([parse_rule(f"{name} <= baseline + 1")], new, old).results
+        assert (result.verdict, "phrases differ" in result.message) == ("undecided", True)
+
+
+def test_only_a_judge_that_decided_something_is_an_instrument(runs):
+    """A judge that failed throughout read nothing; without one, its absence is what texts were read by."""
+    base = runs[0]
+    failed = replace(base, outcomes=tuple(replace(o, abstained=None, rung="judge") for o in base.outcomes))
+    assert instruments(replace(failed, params={"answerer.judge.hash": "j"}))["judge"] is None
+    seen = {
+        name: instruments(read_by(base, rung, **params).run)["judge"]
+        for name, rung, params in (
+            ("judged", "judge", {"judge": "j"}),
+            ("not asked", "phrase", {"judge": "j"}),
+            ("none there", "phrase", {}),
+            ("flags", "flag", {}),
+        )
+    }
+    assert seen == {"judged": "j", "not asked": None, "none there": "none", "flags": None}
+    judged, alone = read_by(base, "judge", judge="j"), read_by(base, "phrase")
+    assert "judge differ" in judge([parse_rule("uar >= baseline")], judged, alone).results[0].message
+    assert judge([parse_rule("uar >= baseline")], judged, read_by(base, "phrase", judge="j")).verdict == "pass"
+
+
+def test_gate_holds_answers_against_those_of_the_same_questions():
+    """The baseline answers ten and has five right; the candidate answers one of them, an easy one, and refuses nine."""
+    base = measured(answering("bm25", {i: float(i < 5) for i in range(10)}))
+    easy = measured(answering("picky", {0: 1.0}, refused=tuple(range(1, 10))))
+    rules = [parse_rule(r) for r in ("token_f1 > baseline", "token_f1 >= baseline", "token_f1.n >= baseline")]
+    over, equal, counts = judge(rules, easy, base).results
+    assert (over.verdict, over.found, over.bound, over.n) == ("fail", 1.0, 1.0, 1)
+    assert "baseline 1, both over what both answered" in over.message
+    assert (equal.verdict, counts.verdict, counts.bound) == ("pass", "fail", 10)
+    two = measured(answering("static", {0: 1.0, 20: 1.0}))
+    (low,) = judge([parse_rule("token_f1.ci_low >= baseline")], two, base).results
+    assert (low.verdict, low.message) == ("undecided", "token_f1.ci_low: no ci_low over what both answered (n = 1)")
+    other = measured(answering("static", {20: 1.0}))
+    (none,) = judge(rules[1:2], other, base).results
+    assert (none.verdict, none.n) == ("undecided", 0)
+    assert none.message == "token_f1: no question was answered by both (n = 0)"
+
+
+def test_gate_holds_answers_of_a_slice_against_the_same_questions(runs):
+    good, poor = map(measured, runs)
+    (result,) = judge([parse_rule("token_f1[category=a] >= baseline")], good, poor).results
+    inside = {o.id for o in runs[0].outcomes if o.tags.get("category") == "a"}
+    answerable = [o.id for o in runs[0].outcomes if o.state == "answerable"]
+    both = [i for i in range(10, 40) if answerable[i] in inside]
+    assert result.n == len(both) > 0
+    assert result.found == pytest.approx(sum(GOOD[i] for i in both) / len(both))
+    assert result.bound == pytest.approx(sum(POOR[i] for i in both) / len(both))
 
 
 def test_compare_pairs_what_both_answered(runs):

@@ -3,6 +3,7 @@
     recall@5 >= 0.7                      a figure; recall@5.ci_low, .ci_high and .n are its interval and its n
     recall@5[lang=de] >= 0.6             the same over the questions with this tag
     token_f1 >= 0.6                      quality of answers, over the questions that were answered
+    token_f1 >= baseline                 over the questions that both runs answered
     false_refusal_rate.worst <= 0.1      with every undecided answer taken where it hurts
     eligible_n >= 0.95 * baseline        against the same figure of a baseline run
     recall@5 >= baseline - 0.01
@@ -26,7 +27,8 @@ from denominator.abstention import recorded_agreement
 from denominator.errors import ConfigError, MeasurementError
 from denominator.evaluation import Summary, audit_metric, parse_metric, slice_values, summarize
 from denominator.quality import METRICS as ANSWER_METRICS
-from denominator.selection import Comparison, compare, instruments, shared_fields
+from denominator.quality import answer_estimate, answered_by_both
+from denominator.selection import Comparison, compare, instruments_apart, shared_fields
 from denominator.types import Estimate, Ledger, RecordedRun
 
 SLACK = 1e-12
@@ -454,6 +456,7 @@ _COUNTS = ("answered", "eligible_n", "questions", "failed", "missing", "undecide
 _READ = {"abstention_recall", "abstention_precision", "abstention_f1", "abstention_mcc", "false_refusal_rate"} | {
     "hallucinated_answer_rate",
     "unsupported_answer_rate",
+    "partial.refused",
 }
 """Figures that depend on what told refusals from answers."""
 
@@ -501,8 +504,17 @@ def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence
         if apart:
             text = f"{rule.figure} is not comparable with the baseline's: {', '.join(apart)} differ"
             return Result(rule, "undecided", found, None, n, text)
+        over = ""
+        if rule.name in ANSWER_METRICS and rule.field != "n":
+            pair = _over_both(rule, run, baseline)
+            found, old = (e.value if rule.field is None else getattr(e, rule.field) for e in pair)
+            n = pair[0].n
+            over = ", both over what both answered"
+            if found is None or old is None:
+                why = f"no {rule.field} over what both answered" if n else "no question was answered by both"
+                return Result(rule, "undecided", None, None, n, f"{rule.figure}: {why} (n = {n})")
         bound = rule.factor * old + rule.offset
-        beside = f" (baseline {old:.6g})"
+        beside = f" (baseline {old:.6g}{over})"
     good = _holds(found, rule.op, bound)
     one, two = digits_apart(found, bound)
     of = "" if rule.field == "n" or rule.name in _COUNTS or fact else f", n = {n}"
@@ -513,6 +525,19 @@ def _bound(rule: Rule, run: Measured, baseline: Measured | None, allow: Sequence
         by = f", off by {off}" if abs(found - bound) > SLACK else ""
         text = f"{one} is not {rule.op} {two}{beside}{by}{of}"
     return Result(rule, "pass" if good else "fail", found, bound, None if fact else n, text)
+
+
+def _over_both(rule: Rule, run: Measured, baseline: Measured) -> tuple[Estimate, Estimate]:
+    """A metric of answers over the questions that both runs answered, so that refusing what is hard wins nothing."""
+    rows = (
+        [o for o in m.run.outcomes if rule.tag is None or rule.value in slice_values(o, rule.tag)]
+        for m in (run, baseline)
+    )
+    mine, theirs = answered_by_both(rule.name, *rows)
+    return (
+        answer_estimate(rule.name, mine, run.run.plan, "no_answers"),
+        answer_estimate(rule.name, theirs, baseline.run.plan, "no_answers"),
+    )
 
 
 def _incomplete_baseline(baseline: Measured) -> str:
@@ -529,13 +554,15 @@ def _apart(rule: Rule, run: Measured, baseline: Measured, allow: Sequence[str]) 
     """
     if rule.field == "n" or rule.name in _COUNTS or rule.name in run.run.facts or rule.name in run.agreement:
         return []
-    mine, theirs = ({**shared_fields(m.run), **instruments(m.run)} for m in (run, baseline))
-    fields = [*shared_fields(run.run)]
+    mine, theirs = (shared_fields(m.run) for m in (run, baseline))
+    fields = [*mine]
     if rule.name in run.run.fingerprints:
         fields.append("tokenizer")
         mine, theirs = (dict(m.run.fingerprints.get(rule.name, {})) for m in (run, baseline))
-    fields += ["phrases", "judge"] if rule.name in _READ else ["grader"] if rule.name == "correctness" else []
-    apart = [f for f in fields if f not in allow and mine.get(f) != theirs.get(f)]
+    readers = ("phrases", "judge") if rule.name in _READ else ("grader",) if rule.name == "correctness" else ()
+    apart = [f for f in fields if mine.get(f) != theirs.get(f)]
+    apart += [name for name in instruments_apart(run.run, baseline.run) if name in readers]
+    apart = [name for name in apart if name not in allow]
     return None if baseline.summary.ledger.incomplete and not apart else apart
 
 

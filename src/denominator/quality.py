@@ -181,6 +181,18 @@ class AnswerQuality:
         return {"counts": dict(self.counts), **{name: e.as_dict() for name, e in self.metrics.items()}}
 
 
+def answered_by_both(
+    metric: str, one: Iterable[Outcome], other: Iterable[Outcome]
+) -> tuple[list[Outcome], list[Outcome]]:
+    """The outcomes of two runs for the questions that both answered and have the metric for, in the order of the ids.
+
+    Means over different questions say nothing about each other: who answers only what is easy has the better one.
+    """
+    a, b = ({o.id: o for o in side if answered(o) and metric in o.quality} for side in (one, other))
+    ids = sorted(a.keys() & b.keys())
+    return [a[q] for q in ids], [b[q] for q in ids]
+
+
 def answer_estimate(metric: str, outcomes: Sequence[Outcome], plan: Plan, reason: str) -> Estimate:
     """The mean of a metric over those of these outcomes that were answered and have it; else None with the reason."""
     having = [o for o in outcomes if answered(o) and metric in o.quality]

@@ -16,12 +16,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from denominator import phrases
 from denominator.audit import audit_outcomes
 from denominator.errors import ConfigError, MeasurementError, listing
 from denominator.evaluation import parse_metric, slice_tags, slice_values
 from denominator.fingerprint import FIELDS, comparable, differing, sha
 from denominator.quality import METRICS as ANSWER_METRICS
-from denominator.quality import answered
+from denominator.quality import answered, answered_by_both
 from denominator.ranking import level_guard
 from denominator.types import Estimate, Floats, Level, Outcome, Plan, RecordedRun
 from denominator.uncertainty import (
@@ -405,23 +406,22 @@ def _both_answered(runs: Sequence[RecordedRun], labels: Mapping[str, str], metri
     What only one of them answered has no partner, so refusing the hard questions wins nothing here; it shows in
     abstention. Raises MeasurementError `not_comparable` (`no_answers`) when there is no such question.
     """
-    have = [{o.id: o for o in run.outcomes if answered(o) and metric in o.quality} for run in runs]
-    ids = sorted(have[0].keys() & have[1].keys())
+    have = answered_by_both(metric, runs[0].outcomes, runs[1].outcomes)
     total = sum(o.state == "answerable" for o in runs[0].outcomes)
     counts = [f"{labels[run.run_id]} {sum(map(answered, run.outcomes))}" for run in runs]
     beside = (
-        f"over the {len(ids)} questions that both answered and that have it, of {total} answerable ones; answered by "
-        f"{counts[0]}, by {counts[1]}"
+        f"over the {len(have[0])} questions that both answered and that have it, of {total} answerable ones; answered "
+        f"by {counts[0]}, by {counts[1]}"
     )
-    if not ids:
+    if not have[0]:
         raise MeasurementError("not_comparable", ["no_answers"], f"{metric}: {beside}")
     made = [
         _Scored(
             labels[run.run_id],
             run,
             metric,
-            tuple(found[q] for q in ids),
-            np.array([found[q].quality[metric] for q in ids], np.float64),
+            tuple(found),
+            np.array([o.quality[metric] for o in found], np.float64),
             False,
         )
         for run, found in zip(runs, have, strict=True)
@@ -436,16 +436,34 @@ def shared_fields(run: RecordedRun) -> dict[str, Any]:
 
 
 def instruments(run: RecordedRun) -> dict[str, str | None]:
-    """Which lists and which models read this run's answers; None for one that decided nothing in it."""
-    judged = any(o.rung == "judge" for o in run.outcomes)
+    """Which lists and which models read this run's answers; None for what no figure of it depends on.
+
+    `phrases`: the version of the lists where texts were read. Versions only add languages, so that of an older one
+    matters only where a text found no list or went to a judge. `judge`: the one that decided something; `none` where
+    texts were read that a judge would have been asked about and there was none. `grader`: the one that gave a verdict.
+    """
+    rungs = {o.rung for o in run.outcomes}
+    passed_on = bool(rungs & {"no_patterns", "judge"})
+    latest = run.plan.phrases == next(reversed(phrases.PATTERNS))
+    judge = None
+    if any(o.rung == "judge" and o.abstained is not None for o in run.outcomes):
+        judge = run.params.get("answerer.judge.hash", "unknown")
+    elif "answerer.judge.hash" not in run.params and any(
+        o.rung in ("phrase", "no_patterns") and not o.abstained for o in run.outcomes
+    ):
+        judge = "none"
     graded = any("correctness" in o.quality for o in run.outcomes)
-    # Versions only add languages, so they differ for those answers alone that the smaller one has no list for.
-    read = any(o.rung == "no_patterns" for o in run.outcomes)
     return {
-        "phrases": run.plan.phrases if read else None,
-        "judge": run.params.get("answerer.judge.hash") if judged else None,
-        "grader": run.params.get("answerer.grader.hash") if graded else None,
+        "phrases": run.plan.phrases if passed_on or ("phrase" in rungs and latest) else None,
+        "judge": judge,
+        "grader": run.params.get("answerer.grader.hash", "unknown") if graded else None,
     }
+
+
+def instruments_apart(one: RecordedRun, other: RecordedRun) -> tuple[str, ...]:
+    """The instruments that both runs depend on and that are not the same."""
+    a, b = instruments(one), instruments(other)
+    return tuple(name for name in INSTRUMENTS if None not in (a[name], b[name]) and a[name] != b[name])
 
 
 def _labels(runs: Sequence[RecordedRun]) -> dict[str, str]:
@@ -1074,8 +1092,7 @@ def compare(
     scored: list[_Scored] = []
     beside = ""
     if of_answers:
-        graders = {instruments(run)["grader"] for run in runs}
-        if metric == "correctness" and len(graders) > 1 and "grader" not in allow:
+        if metric == "correctness" and "grader" in instruments_apart(*runs) and "grader" not in allow:
             raise MeasurementError("not_comparable", ["grader"], "two models, or two prompts, graded the answers")
         scored, beside = _both_answered(runs, labels, metric)
     else:
