@@ -579,10 +579,12 @@ def test_a_cluster_that_is_called_like_a_question_does_not_hold_it() -> None:
     """A question without a cluster is one of its own; so is a cluster whose name is empty."""
 
     def rate(names: list[str | None]) -> tuple[float | None, float | None]:
-        said = [False, True, False, False, True, True]
+        said = [False, True, False, False, True, True, *[False, True] * 10]
+        names = [*names, *(f"c{i // 2}" for i in range(20))]
         rows = [JointRow(f"q{i}", True, False, s, c) for i, (s, c) in enumerate(zip(said, names, strict=True))]
         e = joint(rows).hallucinated_answer_rate
         assert e.ci_low == pytest.approx(1 - (joint(rows).corpus.recall.ci_high or 0), abs=1e-9)
+        assert 0 < (e.ci_low or 0) < (e.ci_high or 0) < 1
         return e.ci_low, e.ci_high
 
     apart = rate([None, "x", "x", "y", "z", "z"])
