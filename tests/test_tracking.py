@@ -38,7 +38,7 @@ from denominator.tracking import (
     to_frame,
     unspell,
 )
-from denominator.tracking.calls import Line, retry
+from denominator.tracking.calls import Line, StoreAwayError, retry
 from denominator.tracking.facts import alive, owner, process_tags
 from denominator.tracking.reading import UPGRADES, upgraded
 from denominator.tracking.spelling import METRIC_LIMIT, param_text, shortened
@@ -219,6 +219,68 @@ def test_a_store_that_was_found_away_is_not_waited_for_again(monkeypatch: pytest
     line.until = 0.0  # later it is looked after again
     with serving_health(port):
         assert line.ask(lambda: "here", what="reading") == "here"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Changing param values is not allowed. Param with key='answerer.timeout' was already logged", None),
+        ("Param with key='connection' was already logged with value='503'", None),
+        ("Invalid value 'connection timed out' for parameter 'reason'", "INVALID_PARAMETER_VALUE"),
+    ],
+)
+def test_an_error_that_names_a_timeout_is_not_a_store_that_is_away(text: str, code: str | None) -> None:
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import ErrorCode
+
+    calls: list[int] = []
+
+    def refused() -> None:
+        calls.append(1)
+        raise MlflowException(text) if code is None else MlflowException(text, ErrorCode.Value(code))
+
+    with pytest.raises(StoreError) as caught:
+        retry(refused, what="writing", wait=0.0)
+    assert type(caught.value) is StoreError
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "API request to http://h/api failed with exception Max retries exceeded with url: /api (Read timed out.)",
+        "API request to endpoint /api/2.0/mlflow/runs/get failed with error code 503 != 200. Response body: 'x'",
+        "API request to http://h/api failed with timeout exception",
+        'connection to server at "10.0.0.1", port 5432 failed: Connection refused',
+        "server closed the connection unexpectedly",
+        "SSL connection has been closed unexpectedly",
+        "connection timeout expired",
+        "terminating connection due to administrator command",
+        "(2013, 'Lost connection to MySQL server during query')",
+        "QueuePool limit of size 5 overflow 10 reached, connection timed out, timeout 30.00",
+    ],
+)
+def test_a_store_that_does_not_answer_is_away(text: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    def lost() -> None:
+        raise MlflowException(text)
+
+    with pytest.raises(StoreAwayError):
+        retry(lost, what="writing", attempts=1)
+
+
+def test_a_call_that_fails_where_the_server_is_there_is_no_store_that_is_away() -> None:
+    port = free_port()
+
+    def failing() -> None:
+        raise ConnectionError("Connection refused")
+
+    line = Line(f"http://127.0.0.1:{port}")
+    with serving_health(port), pytest.raises(StoreError, match="writing failed: Connection refused") as caught:
+        line.ask(failing, what="writing", attempts=1)
+    assert type(caught.value) is StoreError
+    assert line.away is None
 
 
 @contextlib.contextmanager

@@ -110,7 +110,7 @@ class Line:
             late = f"the server at {mask(self.uri)} does not answer in time{ADDRESS}"
             self._lost(late if _timed_out(error) else probe(self.uri))
             if self.away is None:  # it is there, and fails for this call alone
-                raise
+                raise StoreError(str(error)) from error
             raise StoreAwayError(f"{what} failed: {self.away}", self.away) from error
 
     def check(self, what: str) -> None:
@@ -209,12 +209,27 @@ def _is_network(error: BaseException) -> bool:
     return isinstance(error, (requests.exceptions.RequestException, ConnectionError, TimeoutError))
 
 
-AWAY = re.compile(r"max retries|connection|timed out|timeout|error responses|\b50[234]\b")
+AWAY = re.compile(
+    r"max retries exceeded|failed with timeout exception|too many \d+ error responses"
+    r"|timed out|timeout expired|gone away|the connection is lost|connection to server at .* failed"
+    r"|(?:can't|cannot|could not|unable to|failed to) (?:connect|establish)"
+    r"|(?:lost|closed|terminating) (?:the )?connection"
+    r"|connection (?:has been |was |is |already )?(?:refused|reset|aborted|broken|closed|lost|error)"
+    r"|\b50[234] (?:!=|server error|bad gateway|service (?:temporarily )?unavailable|gateway time-?out)"
+)
+"""How MLflow, HTTP libraries and database drivers say that nobody answered; not a word that a setting may hold."""
+ANSWERED = re.compile(r"INVALID|RESOURCE|PERMISSION|UNAUTHENTICATED")
+"""Kinds of MLflow's errors that come from a store which looked at the call, whatever their text quotes."""
+
+
+def _no_answer(error: BaseException) -> bool:
+    if ANSWERED.match(str(getattr(error, "error_code", ""))):
+        return False
+    return _is_network(error) or AWAY.search(str(error).lower()) is not None
 
 
 def _is_away(error: BaseException) -> bool:
-    text = str(error).lower()
-    return _is_network(error) or ("sqlite" not in text and AWAY.search(text) is not None)
+    return _is_network(error) or ("sqlite" not in str(error).lower() and _no_answer(error))
 
 
 def _may_pass(error: BaseException) -> bool:
@@ -225,7 +240,7 @@ def _may_pass(error: BaseException) -> bool:
         "duplicate key",
         "duplicate entry",
     )  # another worker wrote the same row: it is there now
-    return _is_network(error) or AWAY.search(text) is not None or any(sign in text for sign in busy + same)
+    return _no_answer(error) or any(sign in text for sign in busy + same)
 
 
 def _first_line(error: BaseException) -> str:
