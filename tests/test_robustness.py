@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,3 +189,21 @@ def test_static_vectors_have_the_same_bits_for_any_block(monkeypatch: pytest.Mon
         monkeypatch.setattr(static, "VECTORS_PER_BLOCK", size)
         made.append(model.vectors(bags, 256, "text").tobytes())
     assert made[0] == made[1] == made[2]
+
+
+def test_a_store_whose_making_was_killed_is_made_again(tmp_path: Path) -> None:
+    """The schema takes a second or two; a process that dies in between must not leave a store that nobody can open."""
+    store, new = tmp_path / "mlflow.db", tmp_path / "mlflow.db.new"
+    code = f"from denominator.tracking.store import prepare_sqlite; prepare_sqlite('sqlite:///{store}')"
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    while process.poll() is None and not (new.exists() and new.stat().st_size):
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert new.exists()
+    assert not store.exists()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".lock") == ["mlflow.db"]
+    with contextlib.closing(sqlite3.connect(store)) as connection:
+        assert connection.execute("select name from experiments").fetchall() == [("Default",)]
+        assert connection.execute("pragma journal_mode").fetchone() == ("wal",)

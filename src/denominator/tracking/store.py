@@ -73,8 +73,9 @@ def resolve_uri(uri: str | None, out: Path, folder: Path) -> str:
 def prepare_sqlite(uri: str) -> Any:
     """Makes the folder and the schema of an sqlite store once, under a lock, and switches it to write-ahead logging.
 
-    Several processes on an empty store would otherwise run the schema migration at the same time and crash.
-    Returns the client that it was opened with.
+    Several processes on an empty store would otherwise run the schema migration at the same time and crash; and one
+    that is killed in the middle of it would leave a store that nothing can open. So it is made beside its place, and
+    gets its name when it is whole. Returns the client that it was opened with.
     """
     import sqlite3
 
@@ -84,6 +85,8 @@ def prepare_sqlite(uri: str) -> Any:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(str(path) + ".lock", timeout=120):
+            if not path.exists():
+                _make_sqlite(path)
             client = retry(partial(open_client, uri), what=f"opening the store {path}")
             with contextlib.closing(sqlite3.connect(path, timeout=30)) as connection:
                 connection.execute("pragma journal_mode=wal")
@@ -95,6 +98,15 @@ def prepare_sqlite(uri: str) -> Any:
         ) from error
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path} cannot be used as an sqlite store: {error}") from error
+
+
+def _make_sqlite(path: Path) -> None:
+    new = path.with_name(path.name + ".new")
+    for old in (new, *(new.with_name(new.name + end) for end in ("-journal", "-wal", "-shm"))):
+        old.unlink(missing_ok=True)  # a process was killed while it made them
+    client = retry(partial(open_client, f"sqlite:///{new}"), what=f"making the store {path}")
+    client._tracking_client.store.engine.dispose()  # MLflow keeps no door for closing a store
+    new.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
