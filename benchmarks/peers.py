@@ -344,7 +344,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="denominator-peers-"))
     try:
         bench = Bench(folder, folder / "data", inputs(args.data, folder / "data"), args.threads)
-        for tool in dict.fromkeys(name.split()[0] for name in names if name != "denominator"):
+        for tool in dict.fromkeys(name.split()[0] for name in names if not name.startswith("denominator")):
             bench.python[tool] = environment(tool, args.venvs or folder / "venvs")
         for name in names:  # libraries and files are in the page cache for everyone
             TOOLS[name](bench, Grid(["fixed_256"], ["bm25"], ["none", "mix"]))
