@@ -9,9 +9,12 @@ from typing import Any, Literal
 
 import pytest
 import yaml
+from hydra.types import RunMode
 
 from denominator import app, composing, config
+from denominator.embedders import BM25, Hybrid, Static
 from denominator.errors import ConfigError, MeasurementError
+from denominator.rerankers import Mix
 from denominator.types import Plan
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -65,6 +68,52 @@ def test_every_choice_builds(choice: str) -> None:
     group, _, name = choice.partition("=")
     (job,) = jobs_of(choice, *needs(group, name), mode="run")
     assert job.params[group] == composing.kind_of(name)
+
+
+def choices_by_target() -> dict[str, str]:
+    """One choice for each class that the configuration names."""
+    found: dict[str, str] = {}
+    for group in config.GROUPS:
+        for name in GROUPS[group]:
+            node = yaml.safe_load((CONF / group / f"{name}.yaml").read_text(encoding="utf-8")) or {}
+            found.setdefault(node.get("_target_", ""), f"{group}={name}")
+    return {target: choice for target, choice in found.items() if target}
+
+
+@pytest.mark.parametrize(("target", "choice"), choices_by_target().items())
+def test_every_setting_of_a_part_can_be_set_though_its_yaml_does_not_list_it(target: str, choice: str) -> None:
+    group = choice.partition("=")[0]
+    settings = list(config.settings_of(target))
+    args = app.parse([choice, *(f"{group}.{setting}=1" for setting in settings)])
+    with app.application(args, args.overrides) as made:
+        cfg = composing.compose_master(made, RunMode.RUN)
+    assert [cfg[group][setting] for setting in settings] == [1] * len(settings)
+
+
+@pytest.mark.parametrize(
+    ("choices", "setting"),
+    [
+        (["embedder=own", "embedder.function=math.sqrt", "chunker=none"], "embedder.max_wait=5"),
+        (["embedder=openai"], "embedder.headers={a:b}"),
+        (["chunker=recursive_128"], "chunker.overlap=16"),
+        (["embedder=hybrid"], "embedder.dense={_target_:denominator.embedders.Static,dimensions:64}"),
+        (["reranker=mix_mmr"], "reranker.last={_target_:denominator.rerankers.MaxSim}"),
+    ],
+)
+def test_a_setting_that_the_yaml_does_not_list_needs_no_plus(choices: list[str], setting: str) -> None:
+    (without,), (plus,), (default,) = jobs_of(*choices, setting), jobs_of(*choices, f"+{setting}"), jobs_of(*choices)
+    assert (without.name, without.params) == (plus.name, plus.params)
+    assert without.cell.key("d", "c") == plus.cell.key("d", "c")
+    parts = [(job.cell.chunker, job.cell.embedder, job.cell.reranker) for job in (without, plus, default)]
+    assert parts[0] == parts[1] != parts[2]
+
+
+def test_a_setting_of_the_part_inside_a_part() -> None:
+    """The part that a field holds by default is written out, with one setting changed; grids over it, too."""
+    grid = ("embedder=hybrid", "embedder.lexical.k1=0.5,1.5", "reranker=mix", "reranker.dense.dimensions=64")
+    few, many = jobs_of(*grid)
+    assert (few.cell.embedder, many.cell.embedder) == (Hybrid(lexical=BM25(k1=0.5)), Hybrid(lexical=BM25(k1=1.5)))
+    assert many.cell.reranker == Mix(dense=Static(dimensions=64))
 
 
 @pytest.mark.parametrize("group", config.GROUPS)
@@ -128,6 +177,10 @@ BAD: list[tuple[list[str], type[Exception], str]] = [
     (["chunker=fixd_128"], ConfigError, r"no choice 'fixd_128'; did you mean 'fixed_128'\?"),
     (["chunker=fixed_128,fixd_128"], ConfigError, r"did you mean 'fixed_128'\?"),
     (["chunker.sise=3"], ConfigError, r"chunker has no setting 'sise'; did you mean 'size'\?"),
+    (["embedder=own", "embedder.max_wiat=5"], ConfigError, r"'max_wiat'; did you mean 'max_wait'\?"),
+    (["embedder=hybrid", "embedder.lexical.k7=5"], ConfigError, r"lexical has no setting 'k7' \(it has: k1, b, lang"),
+    (["embedder=hybrid", "embedder.k.x=5"], ConfigError, r"embedder\.k has no settings"),
+    (["embedder=openai", "embedder.headers.x=5", "chunker=none"], ConfigError, r"embedder\.headers"),
     (["+chunker.sise=3"], ConfigError, r"chunker\.sise: Fixed has no setting 'sise'; did you mean 'size'\?"),
     (["+chunkr=3"], ConfigError, r"chunkr: there is no such setting; did you mean 'chunker'\?"),
     (["experiment=demo"], ConfigError, r"write \+experiment=… with a plus"),

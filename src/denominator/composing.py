@@ -11,8 +11,8 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -26,7 +26,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from hydra.version import setbase
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import AnyNode, DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from denominator import config, masking
@@ -78,15 +78,27 @@ class _Loader(ConfigLoaderImpl):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.kept: dict[tuple[str, ...], tuple[DictConfig, int]] = {}
+        self._asked: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"kept": {}}
 
     def load_configuration(self, *args: Any, **kwargs: Any) -> DictConfig:
+        self._asked = [split_override(o)[0] for o in kwargs.get("overrides", args[1] if len(args) > 1 else [])
+                       if not o.startswith(("+", "~"))]  # fmt: skip
         made = super().load_configuration(*args, **kwargs)
         mode = kwargs.get("run_mode", args[2] if len(args) > 2 else None)
         if mode == RunMode.MULTIRUN:  # cells are composed anew from files; this one is saved as multirun.yaml
             _hide_literals(made)
+        return made
+
+    def _compose_config_from_defaults_list(self, *args: Any, **kwargs: Any) -> DictConfig:
+        """Makes room for settings that a part has and its YAML does not list, before Hydra closes the configuration."""
+        made = super()._compose_config_from_defaults_list(*args, **kwargs)
+        for key in self._asked:
+            group, _, setting = key.partition(".")
+            if setting and group in GROUPS and isinstance(made.get(group), DictConfig):
+                _make_room(made[group], setting.split("."))
         return made
 
     def keep(self, master: DictConfig, overrides: list[str]) -> DictConfig:
@@ -102,6 +114,35 @@ class _Loader(ConfigLoaderImpl):
         if uses > 1:
             self.kept[tuple(sweep_overrides)] = (made, uses - 1)
         return made
+
+
+def _make_room(node: DictConfig, path: Sequence[str]) -> None:
+    """Adds the setting that `path` names, where the part's constructor has it: without a value until it gets its own.
+
+    `embedder.lexical.k1` of a hybrid: the part that `lexical` is by default is written out. A name that nothing has is
+    left for Hydra to refuse.
+    """
+    first, *rest = path
+    if node._get_node(first) is None:
+        known = _settings_of(node)
+        if first not in known:
+            return
+        default = known[first]() if rest else None
+        if rest and not is_dataclass(default):
+            return
+        node[first] = {"_target_": f"{type(default).__module__}.{type(default).__qualname__}"} if rest else None
+    below = node._get_node(first)
+    if rest and isinstance(below, DictConfig) and not below._is_none():
+        _make_room(below, rest)
+
+
+def _settings_of(node: Any) -> Mapping[str, Callable[[], Any]]:
+    """The settings of the class that a node names; none where it cannot be had."""
+    if not isinstance(node, DictConfig) or not isinstance(target := node._get_node("_target_"), AnyNode):
+        return {}
+    with contextlib.suppress(ConfigError):
+        return config.settings_of(str(target._value()))
+    return {}
 
 
 def lines_of(node: Any) -> list[str]:
@@ -323,8 +364,13 @@ def _unknown_key(key: str, loader: ConfigLoaderImpl, known: DictConfig | None) -
     if key == "experiment" or key.startswith("experiment@"):
         return f"{key}: write +experiment=… with a plus (there are: {listed(_options(loader, 'experiment'))})"
     parent, _, last = key.rpartition(".")
+    group, _, setting = key.partition(".")
+    if setting and group in GROUPS and known is not None and isinstance(known.get(group), DictConfig):
+        with open_dict(known):
+            _make_room(known[group], setting.split("."))
     node = known if not parent else (OmegaConf.select(known, parent) if known is not None else None)
     names = [str(k) for k in node if k not in ("hydra", "_target_")] if isinstance(node, DictConfig) else []
+    names = list(dict.fromkeys([*names, *(_settings_of(node) if parent.split(".")[0] in GROUPS else ())]))
     if not parent:
         names = list(dict.fromkeys([*names, *groups]))
         close = nearest(last, names)

@@ -14,8 +14,8 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Union, get_args, get_origin
 
 from denominator.errors import ConfigError, DenominatorError, MeasurementError
@@ -192,6 +192,29 @@ def _hints(call: Any) -> dict[str, Any]:
         return typing.get_type_hints(vars(call).get("__init__", call) if plain else call)
     except Exception:  # a foreign class may name types that cannot be resolved here: no types to check then
         return {}
+
+
+def settings_of(target: str) -> dict[str, Callable[[], Any]]:
+    """The settings that a class or function takes by name, each with what makes its default.
+
+    Raises ConfigError when it cannot be imported.
+    """
+    call = locate(target, "_target_")
+    makers = {f.name: f.default_factory for f in fields(call)} if is_dataclass(call) else {}
+    try:
+        parameters = inspect.signature(call).parameters
+    except (TypeError, ValueError):
+        return {}
+    found: dict[str, Callable[[], Any]] = {}
+    for name, p in parameters.items():
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
+            maker = makers.get(name, MISSING)
+            found[name] = functools.partial(_same, p.default) if maker is MISSING else maker
+    return found
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def variables(raw: Mapping[str, Any]) -> set[str]:
