@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from denominator.cli import main
-from denominator.deciding import make_report, prepare_report, read, verify
+from denominator.deciding import failures_of, make_report, prepare_report, read, verify
 from denominator.errors import JudgementError
 from denominator.evaluation import Summary, summarize
 from denominator.pipeline import DatasetFacts
@@ -699,3 +699,14 @@ def test_the_examples_of_the_help_run(
             main([command, "--help"])
         (example,) = re.findall(rf"^  (denominator {command} .*)$", capsys.readouterr().out, re.M)
         assert main(shlex.split(example)[1:]) == 0, capsys.readouterr()
+
+
+def test_two_cells_of_one_name_without_a_result_are_two(others: Store) -> None:
+    """Neither got as far as a key: each is listed with its own overrides."""
+    sweep_run = others.start_sweep("alike", "sweep of 2 cells")
+    cells = [
+        {"name": "fixed · bm25 · none", "cell_key": "", "status": "failed", "overrides": [f"+experiment={e}"]}
+        for e in "ab"
+    ]
+    others.log_sweep(sweep_run, note="done", cells=cells, status="FAILED")
+    assert [f.overrides for f in failures_of(others, "alike")] == ["+experiment=a", "+experiment=b"]

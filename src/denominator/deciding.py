@@ -268,8 +268,8 @@ def failures_of(store: Store, sweep_id: str) -> list[Failure]:
         with store.files(sweep) as folder:
             file = folder / "cells.json"
             listed = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-        for entry in listed:  # cells that never got as far as a run
-            key = entry.get("cell_key") or entry.get("name", "")
+        for number, entry in enumerate(listed):  # cells that never got as far as a run; two may share a name
+            key = entry.get("cell_key") or f"cell {number}"
             if entry.get("status") not in ("recorded", "reused") and key not in known:
                 reason = str(entry.get("status", "no result")).replace("_", " ")
                 found.setdefault(key, Failure(entry.get("name", key), reason, " ".join(entry.get("overrides", []))))
