@@ -686,6 +686,7 @@ def test_wrong_use_of_the_gate(files: Path, store: Store, capsys: pytest.Capture
         assert said.replace("two token", "2 token") in err
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_help_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
