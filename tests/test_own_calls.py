@@ -207,10 +207,10 @@ def test_a_function_may_be_called_while_a_loop_runs():
 
 
 def test_a_rate_limit_spreads_the_starts():
-    starts = []
+    begun, starts = time.monotonic(), []
     ranked_by(lambda question, k: starts.append(time.monotonic()) or ["pumps"], MANY[:5], calls_per_minute=1200)
-    assert np.diff(starts).min() > 0.04
-    assert starts[-1] - starts[0] >= 0.19
+    assert len(starts) == 5
+    assert all(start - begun >= 0.05 * i for i, start in enumerate(starts))  # a busy machine only makes them later
 
 
 def test_after_many_failures_in_a_row_the_rest_is_not_asked():

@@ -152,7 +152,12 @@ BROKEN: list[tuple[str, str, dict[str, Any], str]] = [
         {},
         "FILE:2: has 4 cells (row 1); found 'q,x,d,e'; expected 3 as in the header; to mend it: quote a cell that holds the separator",
     ),
-    ("t.csv", "qid,qid,docs\nq,x,d\n", {}, "FILE:1: two columns have one name; found 'qid'; expected a name for each column"),
+    (
+        "t.csv",
+        "qid,qid,docs\nq,x,d\n",
+        {},
+        "FILE:1: two columns have one name; found 'qid'; expected a name for each column",
+    ),
     (
         "t.csv",
         'qid,text,docs\nq,"x,d\n',

@@ -475,7 +475,7 @@ def answer_from(outputs: Any) -> Answer | None:
     """An answer from a text or from an object with `answer` (`response`, `text`, `content`), `abstained`, …
 
     >>> answer_from({"answer": "42", "abstained": False})
-    Answer(text='42', flag=False, structured=None, error=None)
+    Answer(text='42', flag=False, structured=None, error=None, lang=None)
     """
     if outputs is None:
         return None
