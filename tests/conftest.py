@@ -1,13 +1,19 @@
-"""Where the public data sets are, when they are; and how thorough the property tests are."""
+"""Where the public data sets are, when they are; how thorough the property tests are; and what several tests share."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
+
+from denominator.types import Dataset
 
 # A shell that starts the suite in the background makes it ignore Ctrl-C, and every program that a test starts with it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,6 +39,27 @@ def shared_path(name: str = "") -> Path:
     if not path.exists():
         pytest.skip(f"needs the public data sets in ../shared/{name}, which are not here")
     return path
+
+
+@dataclass(frozen=True)
+class Given:
+    """A data set that is there already, where a cell wants one that can be read."""
+
+    data: Dataset
+
+    def load(self) -> Dataset:
+        return self.data
+
+
+def script_of(path: Path) -> ModuleType:
+    """A script of `benchmarks/` or `experiments/` as a module."""
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from denominator.pipeline import Cell, Latency, run_cell
 from denominator.records import outcomes_to_lines
 from denominator.rerankers import NoRerank
 from denominator.types import Dataset, Document, Evidence, Plan, Question
+from tests.conftest import Given
 from tests.endpoint_parts import QUICK, TEXTS
 from tests.http_server import Reply, chat_reply, every, overlap, serving
 
@@ -37,14 +38,6 @@ QUESTIONS = (
 DOCUMENTS = tuple(Document(i, t) for i, t in TEXTS.items())
 DATA = Dataset("tiny", DOCUMENTS, QUESTIONS, dataset_hash(QUESTIONS), corpus_hash(DOCUMENTS))
 CONF = Path(__file__).resolve().parents[1] / "conf"
-
-
-@dataclass(frozen=True)
-class Given:
-    data: Dataset
-
-    def load(self):
-        return self.data
 
 
 @pytest.fixture(autouse=True)

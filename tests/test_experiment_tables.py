@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -18,29 +15,15 @@ from denominator.embedders import BM25, Static
 from denominator.pipeline import Cell, Latency, run_cell
 from denominator.readers import native
 from denominator.rerankers import NoRerank
-from denominator.types import Dataset, Plan, RecordedRun
-from tests.conftest import shared_path
+from denominator.types import Plan, RecordedRun
+from tests.conftest import Given, script_of, shared_path
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments"
 
 
-@dataclass(frozen=True)
-class Given:
-    data: Dataset
-
-    def load(self) -> Dataset:
-        return self.data
-
-
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("experiment_tables", FOLDER / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+    return script_of(FOLDER / "tables.py")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,19 +14,14 @@ from sklearn.metrics import cohen_kappa_score
 
 from denominator.abstention import Row, agreement, confusion, decide
 from denominator.types import Answer
-from tests.conftest import shared_path
+from tests.conftest import script_of, shared_path
 
 PROJECT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("nomiracl_bench", PROJECT / "benchmarks" / "nomiracl.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_of(PROJECT / "benchmarks" / "nomiracl.py")
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from denominator.records import outcomes_to_lines
 from denominator.rerankers import Callable as OwnReranker
 from denominator.rerankers import MaxSim, Mix, NoRerank
 from denominator.types import Dataset, Document, Evidence, Plan, Question
+from tests.conftest import Given
 
 PLAN = Plan(ks=(1, 2, 3), budget=60, pool=20)
 TEXTS = {
@@ -53,14 +54,6 @@ QUESTIONS = (
 def data_of(questions=QUESTIONS, texts=None, **more):
     documents = tuple(Document(i, t) for i, t in (TEXTS if texts is None else texts).items())
     return Dataset("tiny", documents, tuple(questions), dataset_hash(questions), corpus_hash(documents), **more)
-
-
-@dataclass(frozen=True)
-class Given:
-    data: Dataset
-
-    def load(self):
-        return self.data
 
 
 def cell(data=None, chunker=None, embedder=None, reranker=None, plan=PLAN, answerer=None, latency=None, **more):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +11,7 @@ import pytest
 
 from denominator.selection import Ranking, decide
 from denominator.types import Plan
+from tests.conftest import script_of
 from tests.test_selection import run
 
 PLAN = Plan(resamples=199, seed=3, baseline="c00")
@@ -21,12 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def benchmark(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_of(ROOT / "benchmarks" / f"{name}.py")
 
 
 @pytest.fixture(scope="module")

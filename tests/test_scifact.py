@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -19,19 +17,11 @@ from denominator.pipeline import Cell, CellResult, Latency, run_cell
 from denominator.readers import native
 from denominator.rerankers import NoRerank
 from denominator.scoring import as_cell, score
-from denominator.types import Dataset, Plan
-from tests.conftest import shared_path
+from denominator.types import Plan
+from tests.conftest import Given, script_of, shared_path
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments" / "scifact"
 PUBLISHED = {"ndcg@10": 0.679, "recall@100": 0.925}
-
-
-@dataclass(frozen=True)
-class Given:
-    data: Dataset
-
-    def load(self) -> Dataset:
-        return self.data
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +47,7 @@ def result(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> CellResult
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("scifact_table", FOLDER / "table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script_of(FOLDER / "table.py")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -16,12 +16,19 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from denominator.cache import describe
-from denominator.errors import ConfigError, MissingExtraError, StageError
+from denominator.errors import ConfigError, StageError
 from denominator.fingerprint import sha
 from denominator.retrievers.bench import Bench, FirstStage
 from denominator.retrievers.late import check_dimensions, exact_scale, pool_scores
 from denominator.retrievers.lexical import BM25
-from denominator.retrievers.libraries import check_model, checked_limit, each_alone, lengths, loading, torch_identity
+from denominator.retrievers.libraries import (
+    check_model,
+    checked_limit,
+    each_alone,
+    lengths,
+    sentence_model,
+    torch_identity,
+)
 from denominator.retrievers.onnx import file_identity, load_session, load_tokenizer, model_files, run_session
 from denominator.retrievers.own import function_of
 from denominator.retrievers.static import DIMENSIONS, Static, static_model
@@ -286,14 +293,7 @@ class SentenceCrossEncoder:
 
 class _SentencePairs:
     def __init__(self, part: SentenceCrossEncoder) -> None:
-        try:
-            import sentence_transformers
-        except ImportError as error:
-            raise MissingExtraError(part.who, "sentence-transformers") from error
-        with loading(part.who, part.model):
-            self.model: Any = sentence_transformers.CrossEncoder(
-                part.model, revision=part.revision, device=part.device
-            ).eval()
+        self.model: Any = sentence_model("CrossEncoder", part)
         self.most = checked_limit(part.who, self.model, part.max_tokens)
         self.batch = part.batch
         self.who = part.who

@@ -8,6 +8,7 @@ A run line: `{"question_id", "hits": [{"id", "score"?, "doc"?, "start"?, "end"?}
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,19 +90,26 @@ def _document(hit: Row, identifier: str) -> str:
     return given[0] if given else identifier
 
 
+def _by_question(path: Path, fields: Sequence[str], names: Mapping[str, str]) -> Iterator[tuple[str, Row]]:
+    """Lines of known fields by their question; after the last one, questions that are there twice are an error."""
+    seen = Seen("question", collect=True)
+    for line, values in json_rows(path):
+        row = Row(values, path, line)
+        row.known(fields, names)
+        question = row.identifier("question_id")
+        seen.add(question, row, "question_id")
+        yield question, row
+    seen.finish()
+
+
 def read_run_jsonl(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
     """Results by question in the order of the file, and notes. Errors: `InputError` with line and field."""
     path = as_path(path)
     results: dict[str, Result] = {}
-    seen = Seen("question", collect=True)
     repeated = 0
-    for line, values in json_rows(path):
-        row = Row(values, path, line)
-        row.known(RUN_FIELDS, _RUN_NAMES)
-        question = row.identifier("question_id")
-        seen.add(question, row, "question_id")
+    for question, row in _by_question(path, RUN_FIELDS, _RUN_NAMES):
         error = row.text("error", empty=False)
-        if error is None and values.get("hits") is None:
+        if error is None and row.values.get("hits") is None:
             raise row.error("is missing", "hits", expected="a list of hits (empty if nothing was found), or an error")
         hits = tuple(_hit(row, item, i) for i, item in enumerate(row.items("hits")))
         if error is not None and hits:
@@ -118,7 +126,6 @@ def read_run_jsonl(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]
             row.number("confidence"),
             row.flag("no_confidence") or False,
         )
-    seen.finish()
     notes = [f"hits that were there twice for a question, the better place counts: {repeated}"] if repeated else []
     return results, tuple(notes)
 
@@ -134,13 +141,8 @@ def read_answers(path: str | Path) -> dict[str, Answer]:
     """Recorded answers by question. A line says at least one of answer, abstained, answerable, error."""
     path = as_path(path)
     answers: dict[str, Answer] = {}
-    seen = Seen("question", collect=True)
-    for line, values in json_rows(path):
-        row = Row(values, path, line)
-        row.known(ANSWER_FIELDS, _ANSWER_NAMES)
-        question = row.identifier("question_id")
-        seen.add(question, row, "question_id")
-        if not any(name in values for name in ANSWER_FIELDS[1:5]):
+    for question, row in _by_question(path, ANSWER_FIELDS, _ANSWER_NAMES):
+        if not any(name in row.values for name in ANSWER_FIELDS[1:5]):
             raise row.error("says nothing", expected="at least one of answer, abstained, answerable, error")
         lang = row.text("lang", empty=False)
         code = None if lang is None else phrases.not_a_tag(lang)
@@ -153,7 +155,6 @@ def read_answers(path: str | Path) -> dict[str, Answer]:
             error=row.text("error", empty=False),
             lang=lang,
         )
-    seen.finish()
     return answers
 
 
@@ -170,15 +171,9 @@ def read_hand_labels(path: str | Path) -> dict[str, HandLabel]:
     """Labels by hand by question. A line says at least one of abstained and correct."""
     path = as_path(path)
     labels: dict[str, HandLabel] = {}
-    seen = Seen("question", collect=True)
-    for line, values in json_rows(path):
-        row = Row(values, path, line)
-        row.known(HAND_FIELDS, _ANSWER_NAMES)
-        question = row.identifier("question_id")
-        seen.add(question, row, "question_id")
+    for question, row in _by_question(path, HAND_FIELDS, _ANSWER_NAMES):
         label = HandLabel(row.flag("abstained"), row.flag("correct"), row.text("answer"))
         if label.abstained is None and label.correct is None:
             raise row.error("says nothing", expected="at least one of abstained and correct, true or false")
         labels[question] = label
-    seen.finish()
     return labels

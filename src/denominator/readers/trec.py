@@ -62,6 +62,10 @@ def _split(line: bytes) -> list[bytes]:
     return line.split()
 
 
+def _other_width(path: Path, number: int, line: bytes, columns: int, expected: str) -> InputError:
+    return InputError(f"has {columns} columns", path=path, line=number, found=_shown(line), expected=expected)
+
+
 def read_qrels(path: str | Path, *, min_grade: int = 1) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
     """Grades by query and document in the order of the file, and notes.
 
@@ -81,24 +85,14 @@ def read_qrels(path: str | Path, *, min_grade: int = 1) -> tuple[dict[str, dict[
             fields = _split(line)
             if not width:
                 if len(fields) not in (3, 4):
-                    raise InputError(
-                        f"has {len(fields)} columns",
-                        path=path,
-                        line=number,
-                        found=_shown(line),
-                        expected=f"4 ({_TREC}) or 3 ({_BEIR})",
-                    )
+                    raise _other_width(path, number, line, len(fields), f"4 ({_TREC}) or 3 ({_BEIR})")
                 width, first = len(fields), number
                 names = [field.decode("utf-8", "replace").lower() for field in fields]
                 if width == 3 and all(name in known for name, known in zip(names, _HEADER, strict=True)):
                     continue
             if len(fields) != width:
-                raise InputError(
-                    f"has {len(fields)} columns",
-                    path=path,
-                    line=number,
-                    found=_shown(line),
-                    expected=f"{width} as in line {first} ({_TREC if width == 4 else _BEIR})",
+                raise _other_width(
+                    path, number, line, len(fields), f"{width} as in line {first} ({_TREC if width == 4 else _BEIR})"
                 )
             grade = _whole(fields[-1])
             if grade is None or abs(grade) > MOST_GRADE:
@@ -179,13 +173,7 @@ def read_run(path: str | Path) -> tuple[dict[str, Result], tuple[str, ...]]:
     for number, line in _lines(path, comments):
         fields = line.split()
         if len(fields) < 6:
-            raise InputError(
-                f"has {len(fields)} columns",
-                path=path,
-                line=number,
-                found=_shown(line),
-                expected="6: query Q0 document rank score tag",
-            )
+            raise _other_width(path, number, line, len(fields), "6: query Q0 document rank score tag")
         extra += len(fields) > 6
         score = _float(fields[4])
         if score is None:

@@ -197,6 +197,16 @@ def torch_identity(who: str, model: str, device: str | None, batch: int) -> list
     return found if device == "cpu" else [*found, f"{device}, batch {batch}"]
 
 
+def sentence_model(name: Literal["SentenceTransformer", "CrossEncoder"], part: Any) -> Any:
+    """A part's model as sentence-transformers loads it. Errors: the extra is absent, there is no such model."""
+    try:
+        import sentence_transformers
+    except ImportError as error:
+        raise MissingExtraError(part.who, "sentence-transformers") from error
+    with loading(part.who, part.model):
+        return getattr(sentence_transformers, name)(part.model, revision=part.revision, device=part.device).eval()
+
+
 def checked_limit(who: str, model: Any, max_tokens: int | None) -> int | None:
     """Sets the number of tokens that a loaded model reads; what holds then (None: everything is read).
 
@@ -256,14 +266,7 @@ def _sentences(part: SentenceTransformer) -> Encoder:
 
 class _Sentences:
     def __init__(self, part: SentenceTransformer) -> None:
-        try:
-            import sentence_transformers
-        except ImportError as error:
-            raise MissingExtraError(part.who, "sentence-transformers") from error
-        with loading(part.who, part.model):
-            self.model: Any = sentence_transformers.SentenceTransformer(
-                part.model, revision=part.revision, device=part.device
-            ).eval()
+        self.model: Any = sentence_model("SentenceTransformer", part)
         self.batch = part.batch
         self.most = checked_limit(part.who, self.model, part.max_tokens)
         self.dimensions = part.dimensions
